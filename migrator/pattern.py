@@ -1,0 +1,168 @@
+"""The `edit` of a hunk, read: which logical lines are looked for and which take their place."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import textwrap
+import tokenize
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from migrator.source import HOLE, Line
+
+_HOLE = re.compile(r"\$([A-Z][A-Z0-9_]*)")
+_STEP = 4  # blanks a level in a patch file
+
+
+class BadPattern(Exception):
+    """The edit is not what patches/README.md asks for; the message says where."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One logical line of an edit."""
+
+    mark: str  # "-", "+", " "
+    line: Line | None  # None for `...`; `depth` counts from the outermost line of the edit
+    depth: int
+    rows: tuple[str, ...]  # its text as in the patch file, marks taken off, blank and comment rows before it included
+
+    @property
+    def is_gap(self) -> bool:
+        """True for `...`."""
+        return self.line is None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The logical lines of an edit in order. `before` and `after` are what is looked for, and what is left."""
+
+    wanted: tuple[Wanted, ...]
+
+    @property
+    def before(self) -> tuple[Wanted, ...]:
+        """Lines that must be there for the edit to apply."""
+        return tuple(w for w in self.wanted if w.mark != "+")
+
+    @property
+    def after(self) -> tuple[Wanted, ...]:
+        """Lines that are there when the edit is applied."""
+        return tuple(w for w in self.wanted if w.mark != "-")
+
+
+@lru_cache(maxsize=None)
+def read(edit: str) -> Pattern:
+    """Read an edit. Raises `BadPattern`."""
+    rows = edit.strip("\n").splitlines()
+    if not rows:
+        raise BadPattern("an empty edit")
+    for row in rows:
+        if row and row[0] not in "+- ":
+            raise BadPattern(f"a line must start with '+', '-' or a blank: {row!r}")
+    pattern = Pattern(tuple(_logical_lines(rows)))
+    for side, lines in (("stays or goes", pattern.before), ("stays or comes", pattern.after)):
+        if all(w.is_gap for w in lines):
+            raise BadPattern(f"an edit needs a line that {side}")
+        if lines[0].is_gap or lines[-1].is_gap:
+            raise BadPattern("`...` stands between two lines")
+    return pattern
+
+
+def _logical_lines(rows: Sequence[str]) -> list[Wanted]:
+    found: list[Wanted] = []
+    pending: list[str] = []  # rows of the logical line that is being read, marks taken off
+    mark = ""
+    margin = min((_indent(r[1:]) for r in rows if _is_code(r[1:])), default=0)
+    for row in rows:
+        row_mark = row[0] if row else mark or " "
+        if pending and row_mark != mark:
+            if any(map(_is_code, pending)):
+                raise BadPattern(f"one statement carries two marks: {row!r}")
+            if found and found[-1].mark == mark:  # blank and comment rows at the end of a group
+                found[-1] = replace(found[-1], rows=(*found[-1].rows, *pending))
+            pending = []
+        mark = row_mark
+        pending.append(row[1 + margin :])
+        if _is_code(row[1:]) and _is_complete(pending) and not _is_decorator(pending):
+            found.append(_wanted(mark, pending))
+            pending = []
+    if any(map(_is_code, pending)):
+        raise BadPattern(f"the edit ends inside a statement: {pending[-1]!r}")
+    if pending and found and found[-1].mark == mark:
+        found[-1] = replace(found[-1], rows=(*found[-1].rows, *pending))
+    return found
+
+
+def _is_code(row: str) -> bool:
+    return bool(row.strip()) and not row.lstrip().startswith("#")
+
+
+def _indent(row: str) -> int:
+    return len(row) - len(row.lstrip(" "))
+
+
+def _plain(rows: Sequence[str]) -> str:
+    return _HOLE.sub(rf"{HOLE}\1", textwrap.dedent("\n".join(rows)).strip("\n"))
+
+
+def _is_complete(rows: Sequence[str]) -> bool:
+    """Whether brackets, strings and backslashes are closed at the end of these rows."""
+    if rows[-1].rstrip().endswith("\\"):
+        return False
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(_plain(rows) + "\n").readline):
+            pass
+    except (tokenize.TokenError, SyntaxError):
+        return False
+    return True
+
+
+def _is_decorator(rows: Sequence[str]) -> bool:
+    code = [r.strip() for r in rows if _is_code(r)]
+    return bool(code) and code[0].startswith("@") and not re.search(r"^(async\s+def|def|class)\b", code[-1])
+
+
+def _wanted(mark: str, rows: Sequence[str]) -> Wanted:
+    code = [r for r in rows if _is_code(r)]
+    indent = _indent(code[0])
+    if indent % _STEP:
+        raise BadPattern(f"indentation goes in steps of {_STEP} blanks: {code[0]!r}")
+    depth = indent // _STEP
+    text = _plain(code)
+    line = None if text == "..." else _line(text, depth)
+    return Wanted(mark, line, depth, tuple(rows))
+
+
+def _line(text: str, depth: int) -> Line:
+    header = text + "\n    pass"
+    if text.startswith("elif ") and (tree := _parsed(f"if 0:\n    pass\n{header}")):
+        node = tree.body[0]
+        assert isinstance(node, ast.If)
+        return Line("elif", node.orelse[0], depth, 0)
+    for word in ("else", "finally"):
+        if re.fullmatch(rf"{word}\s*:", text):
+            return Line(word, ast.Pass(), depth, 0)
+    if text.startswith("except") and (tree := _parsed(f"try:\n    pass\n{header}")):
+        node = tree.body[0]
+        assert isinstance(node, ast.Try)
+        return Line("except", node.handlers[0], depth, 0)
+    if text.startswith("case") and (tree := _parsed("match 0:\n" + textwrap.indent(header, "    "))):
+        node = tree.body[0]
+        assert isinstance(node, ast.Match)
+        return Line("case", node.cases[0], depth, 0)
+    if text.endswith(":") and (tree := _parsed(header if text != "try:" else f"{header}\nfinally:\n    pass")):
+        return Line("header", tree.body[0], depth, 0)
+    tree = _parsed(text)
+    if tree is None or len(tree.body) != 1 or hasattr(tree.body[0], "body"):
+        raise BadPattern(f"neither one statement nor the header of one: {text!r}")
+    return Line("statement", tree.body[0], depth, 0)
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return None
