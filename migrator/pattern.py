@@ -14,7 +14,7 @@ from functools import lru_cache
 from migrator.source import HOLE, Line
 
 _HOLE = re.compile(r"\$([A-Z][A-Z0-9_]*)")
-_STEP = 4  # blanks a level in a patch file
+STEP = 4  # blanks a level in a patch file
 
 
 class BadPattern(Exception):
@@ -128,9 +128,9 @@ def _is_decorator(rows: Sequence[str]) -> bool:
 def _wanted(mark: str, rows: Sequence[str]) -> Wanted:
     code = [r for r in rows if _is_code(r)]
     indent = _indent(code[0])
-    if indent % _STEP:
-        raise BadPattern(f"indentation goes in steps of {_STEP} blanks: {code[0]!r}")
-    depth = indent // _STEP
+    if indent % STEP:
+        raise BadPattern(f"indentation goes in steps of {STEP} blanks: {code[0]!r}")
+    depth = indent // STEP
     text = _plain(code)
     line = None if text == "..." else _line(text, depth)
     return Wanted(mark, line, depth, tuple(rows))

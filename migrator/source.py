@@ -62,7 +62,7 @@ class Line:
 def first_row(node: ast.stmt) -> int:
     """0-based row where a statement starts, its decorators included."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
-    return min(d.lineno for d in (node, *decorators)) - 1
+    return min(node.lineno, *(d.lineno for d in decorators), node.lineno) - 1
 
 
 def body_without_docstring(node: ast.Module | Definition) -> list[ast.stmt]:
