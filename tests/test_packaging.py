@@ -73,8 +73,11 @@ def metadata(wheel: Path) -> Message:
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of a virtual environment that the wheel, and what it asks for, is installed in."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
-    install: list[str | Path] = [folder / "bin/python", "-m", "pip", "install", "--quiet", wheel]
-    for command in ([sys.executable, "-m", "venv", folder], install):
+    commands: list[list[str | Path]] = [
+        [sys.executable, "-m", "venv", folder],
+        [folder / "bin/python", "-m", "pip", "install", "--quiet", wheel],
+    ]
+    for command in commands:
         done = run(command, folder.parent)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder / "bin"
