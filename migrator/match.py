@@ -101,7 +101,9 @@ def _find_hunk(hunk: Hunk, module: Module) -> Finding:
     made = [{id(line) for line in site.lines if line} for site in done]
     # context that an applied edit still has is no second place to apply it to
     to_do = [
-        site for site in _sites(wanted.before, lines) if not any({id(ln) for ln in site.lines if ln} <= m for m in made)
+        site
+        for site in _sites(wanted.before, lines)
+        if not any({id(ln) for ln in site.lines if ln} <= m for m in made)
     ]
     match len(to_do), len(done):
         case 1, 0:
@@ -113,7 +115,9 @@ def _find_hunk(hunk: Hunk, module: Module) -> Finding:
         case 0, 0:
             return Finding(Found.NEITHER, _nothing(wanted.before, lines))
     rows = ", ".join(str(_first_line(site).row + 1) for site in [*to_do, *done])
-    return Finding(Found.NEITHER, f"{len(to_do) + len(done)} places fit (lines {rows}), exactly one is wanted")
+    return Finding(
+        Found.NEITHER, f"{len(to_do) + len(done)} places fit (lines {rows}), exactly one is wanted"
+    )
 
 
 def _first_line(site: Site) -> Line:
@@ -145,7 +149,11 @@ def _follow(
                 return
         return
     known = dict(bound)
-    if index < len(lines) and lines[index].depth == want.depth + shift and same_line(want.line, lines[index], known):
+    if (
+        index < len(lines)
+        and lines[index].depth == want.depth + shift
+        and same_line(want.line, lines[index], known)
+    ):
         for rest, more in _follow(wanted, at + 1, lines, index + 1, shift, known):
             yield (lines[index], *rest), more
 
@@ -189,7 +197,9 @@ def _find_insert(insert: Insert, module: Module) -> Finding:
     for name, text in zip(insert.names, insert.text, strict=True):
         ours = ast.parse(text).body[0]
         if len(present[name]) != 1 or not same(ours, present[name][0], {}):
-            return Finding(Found.NEITHER, f"`{name}` is there already, but it is other code than this patch's")
+            return Finding(
+                Found.NEITHER, f"`{name}` is there already, but it is other code than this patch's"
+            )
     return Finding(Found.DONE)
 
 

@@ -149,7 +149,9 @@ class PatchState:
     state: State
     reason: str
     files: tuple[str, ...] = ()  # posix paths below the import root that the patch edits here
-    in_doubt: bool = False  # outside every range, and no probe shows that the defect is absent: never a silent OK
+    in_doubt: bool = (
+        False  # outside every range, and no probe shows that the defect is absent: never a silent OK
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from migrator.source import HOLE, Line
+from migrator.source import HOLE, Definition, Line
 
 _HOLE = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 STEP = 4  # blanks a level in a patch file
@@ -28,7 +28,9 @@ class Wanted:
     mark: str  # "-", "+", " "
     line: Line | None  # None for `...`; `depth` counts from the outermost line of the edit
     depth: int
-    rows: tuple[str, ...]  # its text as in the patch file, marks taken off, blank and comment rows before it included
+    rows: tuple[
+        str, ...
+    ]  # its text as in the patch file, marks taken off, blank and comment rows before it included
 
     @property
     def is_gap(self) -> bool:
@@ -87,13 +89,26 @@ def _logical_lines(rows: Sequence[str]) -> list[Wanted]:
         mark = row_mark
         pending.append(row[1 + margin :])
         if _is_code(row[1:]) and _is_complete(pending) and not _is_decorator(pending):
-            found.append(_wanted(mark, pending))
+            want = _wanted(mark, pending)
             pending = []
+            if found and _is_docstring_of(want, found[-1]):
+                found[-1] = replace(found[-1], rows=(*found[-1].rows, *want.rows))
+            else:
+                found.append(want)
     if any(map(_is_code, pending)):
         raise BadPattern(f"the edit ends inside a statement: {pending[-1]!r}")
     if pending and found and found[-1].mark == mark:
         found[-1] = replace(found[-1], rows=(*found[-1].rows, *pending))
     return found
+
+
+def _is_docstring_of(want: Wanted, header: Wanted) -> bool:
+    if want.line is None or header.line is None or not isinstance(header.line.node, Definition):
+        return False
+    match want.line.node:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return want.mark == header.mark and want.depth == header.depth + 1
+    return False
 
 
 def _is_code(row: str) -> bool:
@@ -153,7 +168,9 @@ def _line(text: str, depth: int) -> Line:
         node = tree.body[0]
         assert isinstance(node, ast.Match)
         return Line("case", node.cases[0], depth, 0)
-    if text.endswith(":") and (tree := _parsed(header if text != "try:" else f"{header}\nfinally:\n    pass")):
+    if text.endswith(":") and (
+        tree := _parsed(header if text != "try:" else f"{header}\nfinally:\n    pass")
+    ):
         return Line("header", tree.body[0], depth, 0)
     tree = _parsed(text)
     if tree is None or len(tree.body) != 1 or hasattr(tree.body[0], "body"):

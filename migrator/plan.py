@@ -21,6 +21,7 @@ from migrator.model import (
     Project,
     State,
 )
+from migrator.names import undefined
 from migrator.source import Module, Unreadable, parse
 
 
@@ -100,7 +101,9 @@ def release(version: str) -> Version | None:
 def edits_for(patch: Patch, version: str) -> tuple[Edit, ...]:
     """The edits that make up a patch on one version; their order is that of the TOML file."""
     number = release(version)
-    return tuple(e for e in patch.edits if number is not None and e.versions.contains(number, prereleases=True))
+    return tuple(
+        e for e in patch.edits if number is not None and e.versions.contains(number, prereleases=True)
+    )
 
 
 def inspect(
@@ -119,7 +122,8 @@ def _state(patch: Patch, install: Install, project: Project, journal: Journal, f
     edits = edits_for(patch, install.version) if is_known else ()
     names = tuple(dict.fromkeys(e.file for e in edits))
     findings = [(e, _find(e, files(e.file))) for e in edits]
-    fixed = _probed(patch, number, files)
+    # an edit of ours that is there may be all that a probe sees
+    fixed = None if any(f.found is Found.DONE for _, f in findings) else _probed(patch, number, files)
     applied = journal.knows(patch, install.root)
 
     def state(value: State, reason: str, *, in_doubt: bool = False) -> PatchState:
@@ -134,12 +138,18 @@ def _state(patch: Patch, install: Install, project: Project, journal: Journal, f
         return _outside(patch, install, project, number, is_known, files)
     problems = [_where(e, f.reason) for e, f in findings if f.found is Found.NEITHER]
     if applied and all(files(n).intact for n in names):
-        return state(State.NEEDED, f"cpfix {applied.cpfix} applied another version of this patch; apply replaces it")
+        return state(
+            State.NEEDED, f"cpfix {applied.cpfix} applied another version of this patch; apply replaces it"
+        )
     if applied and not problems:
-        return state(State.DRIFTED, "applied before, but the code is not there any more (reinstalled or edited)")
+        return state(
+            State.DRIFTED, "applied before, but the code is not there any more (reinstalled or edited)"
+        )
     if all(f.found is Found.TO_DO for _, f in findings):
         if not patch.default:
-            return state(State.NOT_APPLICABLE, f"optional, and possible here: cpfix apply --with {patch.name}")
+            return state(
+                State.NOT_APPLICABLE, f"optional, and possible here: cpfix apply --with {patch.name}"
+            )
         return state(State.NEEDED, "the defect is there")
     done = [_where(e, "already there") for e, f in findings if f.found is Found.DONE]
     if done:
@@ -154,7 +164,7 @@ def _outside(
     patch: Patch, install: Install, project: Project, number: Version, is_known: bool, files: Files
 ) -> PatchState:
     """No edit is meant for this version, and no probe found upstream's fix."""
-    if all(files(name).raw is None for name in dict.fromkeys(e.file for e in patch.edits)):
+    if is_known and files(patch.edits[0].file).raw is None:
         reason = f"the code that it repairs is not part of {install.version}"
         return PatchState(patch, install, State.NOT_APPLICABLE, reason)
     if not is_known:
@@ -175,7 +185,12 @@ def _find(edit: Edit, file: File) -> Finding:
 
 
 def _where(edit: Edit, reason: str) -> str:
-    scope = getattr(edit, "scope", "") or getattr(edit, "function", "") or getattr(edit, "before", "") or "the module"
+    scope = (
+        getattr(edit, "scope", "")
+        or getattr(edit, "function", "")
+        or getattr(edit, "before", "")
+        or "the module"
+    )
     return f"{edit.file}, {scope}: {reason}"
 
 
@@ -203,7 +218,12 @@ class Unplannable(Exception):
 
 
 def changes(
-    install: Install, patches: Sequence[Patch], states: Sequence[PatchState], journal: Journal, files: Files, cpfix: str
+    install: Install,
+    patches: Sequence[Patch],
+    states: Sequence[PatchState],
+    journal: Journal,
+    files: Files,
+    cpfix: str,
 ) -> list[FileChange]:
     """New bytes for each file of one install so that the patches with work to do in `states` are applied and those
     the journal knows stay so. `patches` is the project's whole series. Raises `Unplannable`."""
@@ -227,7 +247,9 @@ def _outdated(install: Install, patches: Sequence[Patch], journal: Journal, file
     ]
 
 
-def _change(file: File, install: Install, wanted: Sequence[Patch], journal: Journal, cpfix: str) -> FileChange:
+def _change(
+    file: File, install: Install, wanted: Sequence[Patch], journal: Journal, cpfix: str
+) -> FileChange:
     """Start from the original where cpfix wrote the file and nobody else did since: that is also how a newer cpfix
     replaces an older one's patches."""
     here = [(p, e) for p in wanted for e in edits_for(p, install.version) if e.file == file.path]
@@ -262,12 +284,16 @@ def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
         new = rewrite(module, [e for e in edits if find(e, module).found is not Found.DONE])
         result = parse(new)
         compile(result.tree, path, "exec", dont_inherit=True)
+        if missing := sorted(undefined(result) - undefined(module)):
+            raise Unplannable(f"{path}: the new code uses `{missing[0]}`, which is not defined there")
     except (CannotRewrite, Unreadable, SyntaxError, ValueError) as error:
         raise Unplannable(f"{path}: {error}") from error
     for edit in edits:
         finding = find(edit, result)
         if finding.found is not Found.DONE:
-            raise Unplannable(_where(edit, f"the edit does not read back as applied: {finding.reason or 'not there'}"))
+            raise Unplannable(
+                _where(edit, f"the edit does not read back as applied: {finding.reason or 'not there'}")
+            )
     return new
 
 
@@ -288,4 +314,6 @@ def without(
     if stale := [p.name for p in kept if p.name not in known or known[p.name].fingerprint != p.fingerprint]:
         raise Unplannable(f"{stale[0]} was applied by another cpfix: revert everything, or apply first")
     edits = [e for p in kept for e in edits_for(known[p.name], install.version) if e.file == file.path]
-    return FileChange(install.root, file.path, file.raw, patched(original, edits, file.path), original, tuple(kept))
+    return FileChange(
+        install.root, file.path, file.raw, patched(original, edits, file.path), original, tuple(kept)
+    )

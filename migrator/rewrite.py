@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
 
 from migrator import pattern
 from migrator.match import Found, find
@@ -116,7 +116,9 @@ class _Extents(cst.CSTVisitor):
         last = position.end.line
         if isinstance(block, cst.IndentedBlock) and block.body:
             last = self._header_end(node, block)
-        alone = isinstance(block, cst.IndentedBlock) if block is not None else len(getattr(node, "body", ())) == 1
+        alone = (
+            isinstance(block, cst.IndentedBlock) if block is not None else len(getattr(node, "body", ())) == 1
+        )
         comment = trailing.comment.value if trailing.comment else ""
         self.found[position.start.line - 1 + self.offset] = Extent(
             first - own - 1 + self.offset, first - 1 + self.offset, last - 1 + self.offset, comment, alone
@@ -134,7 +136,11 @@ def _chunk(scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequence
     """First and last (exclusive) row of the scope's own statements that hold the wanted rows."""
     body = body_without_docstring(scope)
     ends = [node.end_lineno or node.lineno for node in body]
-    holding = [i for i, (node, end) in enumerate(zip(body, ends, strict=True)) if _holds(first_row(node), end, wanted)]
+    holding = [
+        i
+        for i, (node, end) in enumerate(zip(body, ends, strict=True))
+        if _holds(first_row(node), end, wanted)
+    ]
     start = first_row(body[holding[0]])
     above = ends[holding[0] - 1] if holding[0] else 0
     while start > above and rows[start - 1].lstrip().startswith("#"):
@@ -149,7 +155,9 @@ def _holds(first: int, end: int, wanted: Sequence[int]) -> bool:
 def _parse(rows: Sequence[str], start: int, end: int) -> tuple[MetadataWrapper, int]:
     """A run of whole statements as a libcst module, and what to add to its rows to get the file's."""
     text = "".join(row.rstrip("\r\n") + "\n" for row in rows[start:end])
-    indented = next(row for row in rows[start:end] if row.strip() and not row.lstrip().startswith("#"))[0] in " \t\f"
+    indented = (
+        next(row for row in rows[start:end] if row.strip() and not row.lstrip().startswith("#"))[0] in " \t\f"
+    )
     if indented:
         text = "class _:\n" + text
     try:
@@ -159,7 +167,9 @@ def _parse(rows: Sequence[str], start: int, end: int) -> tuple[MetadataWrapper, 
     return MetadataWrapper(tree, unsafe_skip_copy=True), start - (1 if indented else 0)
 
 
-def _extents(scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequence[int]) -> Mapping[int, Extent]:
+def _extents(
+    scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequence[int]
+) -> Mapping[int, Extent]:
     wrapper, offset = _parse(rows, *_chunk(scope, rows, wanted))
     visitor = _Extents(offset)
     wrapper.visit(visitor)
@@ -170,7 +180,11 @@ def _extents(scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequen
 
 
 def _hunk(
-    hunk: Hunk, lines: Sequence[Line | None], bound: Mapping[str, ast.AST], scope: ast.Module | Definition, module: Module
+    hunk: Hunk,
+    lines: Sequence[Line | None],
+    bound: Mapping[str, ast.AST],
+    scope: ast.Module | Definition,
+    module: Module,
 ) -> Iterator[Splice]:
     wanted, rows = pattern.read(hunk.edit).wanted, module.rows
     there = [line for line in lines if line is not None]
@@ -291,7 +305,7 @@ class _Lists(cst.CSTVisitor):
     def __init__(self, function: str, call: str) -> None:
         super().__init__()
         self.function, self.call = function, call
-        self.found: list[tuple[cst.Param | cst.Arg, cst.metadata.CodeRange, cst.metadata.CodeRange]] = []
+        self.found: list[tuple[cst.Param | cst.Arg, CodeRange, CodeRange]] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if not self.call and node.name.value == self.function and not self.found:
@@ -304,9 +318,14 @@ class _Lists(cst.CSTVisitor):
             self._note(plain[-1], node)
 
     def _note(self, last: cst.Param | cst.Arg, node: cst.CSTNode) -> None:
-        self.found.append(
-            (last, self.get_metadata(PositionProvider, last), self.get_metadata(PositionProvider, node))
-        )
+        end = self.get_metadata(PositionProvider, last).end
+        for part in last.children:  # libcst ends a parameter before its annotation
+            if not isinstance(part, cst.Comma | cst.BaseParenthesizableWhitespace):
+                end = max(
+                    end, self.get_metadata(PositionProvider, part).end, key=lambda p: (p.line, p.column)
+                )
+        start = self.get_metadata(PositionProvider, last).start
+        self.found.append((last, CodeRange(start, end), self.get_metadata(PositionProvider, node)))
 
 
 def _argument(argument: Argument, scope: ast.Module | Definition, module: Module) -> Iterator[Splice]:

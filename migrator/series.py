@@ -61,6 +61,11 @@ def load(folder: Path = PATCHES) -> Series:
     return Series(projects, patches)
 
 
+def read_toml(file: Path) -> dict[str, Any]:
+    """A TOML file. Raises `BadSeries` naming it."""
+    return _read(file)[0]
+
+
 def _read(file: Path) -> tuple[dict[str, Any], bytes]:
     try:
         raw = file.read_bytes()
@@ -70,7 +75,7 @@ def _read(file: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _project(file: Path) -> Project:
-    data, _ = _read(file)
+    data = read_toml(file)
     take = _taker(data, file)
     project = Project(
         name=take("name"),

@@ -88,7 +88,9 @@ def _clauses(node: ast.stmt, rows: Sequence[str], depth: int) -> Iterator[Line]:
             yield Line("case", case, depth + 1, case.pattern.lineno - 1)
             yield from flatten(case.body, rows, depth + 2)
         return
-    body: list[ast.stmt] = body_without_docstring(node) if isinstance(node, Definition) else getattr(node, "body", [])
+    body: list[ast.stmt] = (
+        body_without_docstring(node) if isinstance(node, Definition) else getattr(node, "body", [])
+    )
     yield from flatten(body, rows, depth + 1)
     for handler in getattr(node, "handlers", []):
         yield Line("except", handler, depth, handler.lineno - 1)
@@ -109,7 +111,9 @@ def _clauses(node: ast.stmt, rows: Sequence[str], depth: int) -> Iterator[Line]:
 
 
 def _starts_with(rows: Sequence[str], node: ast.stmt, word: str) -> bool:
-    return rows[node.lineno - 1].lstrip().startswith(word) and node.col_offset == _indent(rows[node.lineno - 1])
+    return rows[node.lineno - 1].lstrip().startswith(word) and node.col_offset == _indent(
+        rows[node.lineno - 1]
+    )
 
 
 def _indent(row: str) -> int:
@@ -159,7 +163,9 @@ def same_line(pattern: Line, line: Line, bound: Bindings) -> bool:
     if isinstance(pattern.node, Definition) and not pattern.node.decorator_list:
         skip = skip | {"decorator_list"}
     if (text := _string(pattern.node)) is not None and (other := _string(line.node)) is not None:
-        return inspect.cleandoc(text) == inspect.cleandoc(other)  # a field's docstring, indented as its place asks
+        return inspect.cleandoc(text) == inspect.cleandoc(
+            other
+        )  # a field's docstring, indented as its place asks
     return _same_fields(pattern.node, line.node, bound, skip)
 
 

@@ -26,9 +26,7 @@ def _resize_tokens(values: Any, length: int, fill: int) -> Any:
     return list(values[:length]) + [type(values[0])(fill) if len(values) else fill] * missing
 
 
-def _prepad_examples(
-    dataset: Any, max_seq_length: int, pad_seq_to_mult: int, pad_id: int
-) -> Any:
+def _prepad_examples(dataset: Any, max_seq_length: int, pad_seq_to_mult: int, pad_id: int) -> Any:
     """The tokenized examples of `dataset`, each of a length that context parallelism can split.
 
     Input and label drop one token each, so an example of n + 1 stored tokens runs as n: n is made a multiple of
@@ -53,7 +51,7 @@ def _prepad_examples(
         stored = len(example["input_ids"])
         if example.get("loss_mask") is None:
             example["loss_mask"] = dataset._build_loss_mask(example)
-        length = min(math.ceil((stored - 1) / pad_seq_to_mult) * pad_seq_to_mult, longest) + 1 if stored else 0
+        length = min(-(-(stored - 1) // pad_seq_to_mult) * pad_seq_to_mult, longest) + 1 if stored else 0
         truncated += stored > length
         for key, fill in (("input_ids", pad_id), ("loss_mask", 0), ("context_ids", pad_id)):
             if key in example:
@@ -71,7 +69,7 @@ def _prepad_examples(
 # --- nemo/utils/sequence_packing_utils.py
 
 
-def _target_masks(examples: list[Any], order: Any) -> list[Any]:
+def _target_masks(examples: list[dict[str, list[float]]], order: np.ndarray) -> list[list[float]]:
     """The loss masks of prepadded examples of one length, in the given order and aligned with the labels: what is
     said of a token holds for the position before it."""
     return [[*np.asarray(examples[index]["loss_mask"])[1:].tolist(), 0] for index in order]
@@ -80,7 +78,7 @@ def _target_masks(examples: list[Any], order: Any) -> list[Any]:
 # --- nemo/collections/llm/gpt/data/core.py
 
 
-def _mask_of_real_labels(loss_mask: Any, seq_boundaries: Any) -> Any:
+def _mask_of_real_labels(loss_mask: list[float], seq_boundaries: list[int]) -> np.ndarray:
     """1.0 for every label of a prepadded pack but the pads, float64 [runtime length of the pack]: within each
     sequence pads follow the last target."""
     masks = []

@@ -19,13 +19,17 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
     """
     cu_seqlens = batch["cu_seqlens"]
     if cu_seqlens.dim() > 1 and cu_seqlens.size(0) != 1:
-        raise ValueError(f"packed sequences need a micro batch size of 1, not {cu_seqlens.size(0)}: set micro_batch_size=1")
+        raise ValueError(
+            f"packed sequences need a micro batch size of 1, not {cu_seqlens.size(0)}: set micro_batch_size=1"
+        )
     lengths = cu_seqlens.flatten().tolist()
     end = next((i for i, value in enumerate(lengths) if value < 0), len(lengths))
     argmin = batch.get("cu_seqlens_argmin")
     # without padding at the end, the smallest entry is the leading 0
     if argmin is not None and int(argmin) != end and (int(argmin) != 0 or end < len(lengths)):
-        raise ValueError(f"cu_seqlens ends at entry {end}, but cu_seqlens_argmin says {int(argmin)}: {lengths}")
+        raise ValueError(
+            f"cu_seqlens ends at entry {end}, but cu_seqlens_argmin says {int(argmin)}: {lengths}"
+        )
     lengths = lengths[:end]
     intervals = [stop - start for start, stop in zip(lengths[:-1], lengths[1:])]
     if not intervals or lengths[0] != 0 or min(intervals) < 0:
@@ -35,9 +39,13 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
         if value is None:
             continue
         if value.size(0) != 1:
-            raise ValueError(f"packed sequences need a micro batch size of 1, not {value.size(0)}: set micro_batch_size=1")
+            raise ValueError(
+                f"packed sequences need a micro batch size of 1, not {value.size(0)}: set micro_batch_size=1"
+            )
         if value.size(1) * cp_size == lengths[-1]:
-            raise ValueError(f"{key} has {value.size(1)} of {lengths[-1]} tokens: this batch is already split for a rank")
+            raise ValueError(
+                f"{key} has {value.size(1)} of {lengths[-1]} tokens: this batch is already split for a rank"
+            )
         if value.size(1) != lengths[-1]:
             raise ValueError(f"{key} has {value.size(1)} tokens, but cu_seqlens ends with {lengths[-1]}")
     if offending := [length for length in intervals if length % (2 * cp_size)]:
@@ -76,7 +84,9 @@ def _partition_packed_batch_for_cp(batch: dict[str, Any], host_batch: Any) -> di
     total = lengths[-1]
     # without the -1 at the end, which the kernel takes for lengths, and the empty sequences of pad_cu_seqlens
     cu_seqlens = batch["cu_seqlens"].flatten()[: lengths.index(total) + 1].int().contiguous()
-    index = tex.thd_get_partitioned_indices(cu_seqlens, total, cp_size, parallel_state.get_context_parallel_rank())
+    index = tex.thd_get_partitioned_indices(
+        cu_seqlens, total, cp_size, parallel_state.get_context_parallel_rank()
+    )
     return {key: value.index_select(1, index) if key in keys else value for key, value in batch.items()}
 
 

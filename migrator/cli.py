@@ -1,0 +1,150 @@
+"""The command line: options in, a command of `commands` run, its result handed to `report`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from migrator import __version__, commands, containers, ledger, report, series
+from migrator.commands import Options
+from migrator.model import CpfixError
+from migrator.report import Style
+
+_OPTIONS = (
+    click.option(
+        "--root",
+        "roots",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="A site-packages folder or a checkout. May be repeated. Default: what the interpreter imports.",
+    ),
+    click.option("--python", default="", metavar="EXE", help="Look at what this interpreter imports."),
+    click.option(
+        "--project", "projects", multiple=True, metavar="NAME", help="Only this project. May be repeated."
+    ),
+    click.option(
+        "--only", multiple=True, metavar="ID", help="Only this patch (ID or PROJECT/ID). May be repeated."
+    ),
+    click.option("--skip", multiple=True, metavar="ID", help="Not this patch. May be repeated."),
+    click.option(
+        "--with", "optional", multiple=True, metavar="ID", help="This optional patch too. May be repeated."
+    ),
+)
+_STYLE = (
+    click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else."),
+    click.option("--no-color", is_flag=True, help="No colours on a terminal."),
+    click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong or is to be done."),
+    click.option("-v", "--verbose", is_flag=True, help="Say more."),
+)
+
+Command = Callable[..., int | None]
+
+
+def _command(*options: Any) -> Callable[[Command], click.Command]:
+    """A command with the common options; errors become messages and exit codes."""
+
+    def decorate(function: Command) -> click.Command:
+        @functools.wraps(function)
+        def run(*, as_json: bool, no_color: bool, quiet: bool, verbose: bool, **given: Any) -> None:
+            context = click.get_current_context()
+            if no_color:
+                context.color = False
+            style = Style(as_json, -1 if quiet else int(verbose))
+            if "roots" in given:
+                names = ("roots", "python", "projects", "only", "skip", "optional")
+                given["options"] = Options(**{name: given.pop(name) for name in names})
+            try:
+                context.exit(function(style=style, **given) or 0)
+            except CpfixError as problem:
+                report.error(problem, style)
+                context.exit(problem.exit_code)
+
+        wrapped: Any = run
+        for option in reversed([*options, *_STYLE]):
+            wrapped = option(wrapped)
+        return main.command()(wrapped)
+
+    return decorate
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cpfix")
+def main() -> None:
+    """Repair sequence packing with context parallelism in an installed NeMo, Megatron-Core or Megatron-Bridge.
+
+    Exit codes: 0 done or nothing to do; 1 a check found work or a verification failed; 2 usage; 3 a patch cannot be
+    applied (nothing was written); 4 nothing supported found, or the environment forbids it.
+    """
+
+
+@_command(*_OPTIONS, click.option("--check", is_flag=True, help="Exit with 1 unless there is nothing to do."))
+def status(options: Options, style: Style, check: bool) -> int:
+    """Show what is installed, the state of each patch, and what to do."""
+    scene = commands.look(options)
+    commands.require_targets(scene, options)
+    states = commands.selected(scene, options)
+    report.status(scene, states, style, containers.describe(scene.targets))
+    unsettled = scene.pending or any(s.state.is_work or s.state.is_error or s.in_doubt for s in states)
+    return 1 if check and unsettled else 0
+
+
+@_command(*_OPTIONS)
+def diff(options: Options, style: Style) -> int:
+    """Print the unified diff that apply would write; valid for `git apply`."""
+    result = commands.propose(commands.look(options), options)
+    if result.failed:
+        report.outcome(result, style, "")
+    else:
+        report.diff(result.changes, style)
+    return result.exit_code
+
+
+@_command(
+    *_OPTIONS,
+    click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing."),
+    click.option(
+        "--check", is_flag=True, help="Like --dry-run, and exit with 1 if there is anything to write."
+    ),
+    click.option("--verify", type=click.Choice(["none", "static"]), default="static", show_default=True),
+    click.option("--keep", is_flag=True, help="Keep what was written when the verification fails."),
+)
+def apply(options: Options, style: Style, dry_run: bool, check: bool, verify: str, keep: bool) -> int:
+    """Apply the patches that are needed: all of them, or none."""
+    if dry_run or check:
+        result = commands.propose(commands.look(options), options)
+        if check and result.changes:
+            result = replace(result, exit_code=1)
+    else:
+        result = commands.apply(options, verify=verify, keep=keep)
+    report.outcome(result, style, "patched", dry_run=dry_run or check)
+    return result.exit_code
+
+
+@_command(
+    *_OPTIONS, click.option("--dry-run", is_flag=True, help="Say what would be restored; write nothing.")
+)
+def revert(options: Options, style: Style, dry_run: bool) -> int:
+    """Take patches back, byte for byte."""
+    result = commands.revert(options, dry_run=dry_run)
+    report.outcome(result, style, "restored", dry_run=dry_run)
+    return result.exit_code
+
+
+@_command(*_OPTIONS)
+def log(options: Options, style: Style) -> None:
+    """Show the journal: what cpfix wrote when."""
+    roots = commands.look(options).roots
+    report.log([(root, entry) for root in roots for entry in ledger.history(root)], style)
+
+
+@_command(click.argument("names", nargs=-1, metavar="[ID]..."))
+def explain(names: tuple[str, ...], style: Style) -> None:
+    """Say what a patch does and why; without ID, list all patches."""
+    patches = series.load().patches
+    wanted = commands.named(names, patches) if names else {p.name for p in patches}
+    report.explain([p for p in patches if p.name in wanted], style, whole=bool(names))

@@ -1,0 +1,339 @@
+"""Tables, diffs and JSON: the only place that prints. Coloured on a terminal, plain where it is piped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from migrator import __version__
+from migrator.commands import Outcome, Scene
+from migrator.difference import tree_of, unified
+from migrator.model import CpfixError, FileChange, Install, Patch, PatchState, State
+
+_COLOURS = {
+    State.NEEDED: "yellow",
+    State.APPLIED: "green",
+    State.FIXED_UPSTREAM: "green",
+    State.NOT_APPLICABLE: "bright_black",
+    State.PARTIAL: "red",
+    State.CONFLICT: "red",
+    State.DRIFTED: "yellow",
+}
+_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How much is said, and in which form."""
+
+    json: bool = False
+    verbosity: int = 0  # -1 quiet, 0 normal, 1 verbose
+
+
+def _say(text: str = "") -> None:
+    click.echo(text)
+
+
+def _json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2))
+
+
+# --- status -----------------------------------------------------------------------------------------------------
+
+
+def status(scene: Scene, states: Sequence[PatchState], style: Style, container: str) -> None:
+    """Installs and patches, and what to do."""
+    if style.json:
+        _json(
+            {
+                "cpfix": __version__,
+                "installs": [_install(i) for i in scene.installs],
+                "patches": [_state(s) for s in states],
+                "pending": list(scene.pending),
+                "container": container,
+            }
+        )
+        return
+    for sentence in scene.pending:
+        click.secho(f"interrupted: {sentence}", fg="red", err=True)
+    if style.verbosity >= 0:
+        _table(
+            ("project", "version", "kind", "imported", "writable", "root"),
+            [
+                (i.project, i.version or "?", i.kind, _yes(i.imports), _yes(i.writable), _root(i))
+                for i in scene.installs
+            ],
+        )
+        for install in scene.installs:
+            for note in install.notes:
+                _say(f"  {install.project} {install.version}: {note}")
+        if container:
+            _say(container)
+        _say()
+    _states(states, style)
+    _advice(scene, states, style)
+
+
+def _root(install: Install) -> str:
+    if install.git is None:
+        return str(install.root)
+    dirty = {True: ", changed", False: "", None: ", state unknown"}[install.git.dirty]
+    return f"{install.root} (git {install.git.head[:12] or 'no commit'}{dirty})"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _states(states: Sequence[PatchState], style: Style) -> None:
+    several = {k for k, n in Counter((s.install.project, s.patch.id) for s in states).items() if n > 1}
+    shown = [s for s in states if style.verbosity >= 0 or s.state.is_error or s.state.is_work or s.in_doubt]
+    rows = []
+    for s in shown:
+        name = s.patch.name + (f" in {s.install.root}" if (s.install.project, s.patch.id) in several else "")
+        rows.append((name, click.style(s.state.value, fg=_COLOURS[s.state]), s.reason))
+    _table(("patch", "state", "why"), rows)
+    if style.verbosity > 0:
+        for s in shown:
+            for file in s.files:
+                _say(f"  {s.patch.id}: {file}")
+
+
+def _advice(scene: Scene, states: Sequence[PatchState], style: Style) -> None:
+    if any(s.state.is_error for s in states):
+        _say(
+            "\nSome patches cannot be applied: the reason says where. `cpfix explain ID` says what a patch is for."
+        )
+    elif any(s.in_doubt for s in states):
+        _say(
+            "\nSome versions are not known to this cpfix: look for a newer one, or leave them out with --project."
+        )
+    elif any(s.state.is_work for s in states):
+        _say("\n`cpfix diff` shows what would be written, `cpfix apply` writes it.")
+    elif style.verbosity >= 0:
+        _say("\nNothing to do." if states else "\nNo patch was looked at.")
+    if any(not i.imports for i in scene.installs) and len(scene.targets) < len(scene.installs):
+        _say("Copies that are not imported are left alone; name one with --root to patch it.")
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns; the last one is folded to the width of a terminal and left as it is in a pipe."""
+    if not rows:
+        return
+    if sys.stdout.isatty():
+        _rich_table(headers, rows)
+        return
+    plain = [[click.unstyle(cell) for cell in row] for row in [headers, *rows]]
+    widths = [max(len(row[i]) for row in plain) for i in range(len(headers))]
+    for row in plain:
+        _say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*headers, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text.from_ansi(cell) for cell in row))
+    Console().print(table)
+
+
+# --- apply, revert, diff --------------------------------------------------------------------------------------------
+
+
+def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) -> None:
+    """What was written, or why nothing was."""
+    if style.json:
+        _json(
+            {
+                "changed": [_change(c) for c in result.changes],
+                "patches": [_state(s) for s in result.states],
+                "failed": [_failed(s, reason) for s, reason in result.failed],
+                "messages": list(result.messages),
+                "written": bool(result.changes) and not dry_run,
+            }
+        )
+        return
+    for message in result.messages:
+        click.secho(message, fg="yellow", err=True)
+    if result.failed:
+        for state, reason in result.failed:
+            click.secho(
+                f"{state.patch.name} on {state.install.version} in {state.install.root}:", fg="red", err=True
+            )
+            for part in reason.split("; "):
+                click.echo(f"  {part}", err=True)
+        written = "" if result.changes else " Nothing was written."
+        click.echo(f"{len(result.failed)} of {len(result.states)} patches failed.{written}", err=True)
+        return
+    if style.verbosity < 0:
+        return
+    if not result.changes:
+        _states(result.states, style)
+        _say("Nothing to do.")
+        return
+    for change in result.changes:
+        _say(f"{'would write' if dry_run else done}  {change.target}")
+    if not dry_run:
+        _say()
+        _states(result.states, style)
+
+
+def diff(changes: Sequence[FileChange], style: Style) -> None:
+    """The unified diff, one part a tree; each part is valid input of `git apply` at its top."""
+    trees = {c.root: tree_of(c.root) for c in changes}
+    if style.json:
+        parts = {top: unified([c for c in changes if trees[c.root] == top], top) for top in trees.values()}
+        _json(
+            {"trees": [{"top": str(top), "diff": raw.decode(errors="replace")} for top, raw in parts.items()]}
+        )
+        return
+    for top in dict.fromkeys(trees.values()):
+        if len(set(trees.values())) > 1:
+            _say(f"# git -C {top} apply")
+        raw = unified([c for c in changes if trees[c.root] == top], top)
+        if sys.stdout.isatty():
+            for row in raw.decode(errors="replace").splitlines():
+                _say(click.style(row, fg=_DIFF_COLOURS.get(row[:1])))
+        else:
+            sys.stdout.flush()
+            click.get_binary_stream("stdout").write(raw)
+
+
+def log(entries: Sequence[tuple[Path, Any]], style: Style) -> None:
+    """The journal's history."""
+    if style.json:
+        _json([{"root": str(root), **_plain(entry)} for root, entry in entries])
+        return
+    for root, entry in entries:
+        _say(f"{entry.time}  {entry.command}  (cpfix {entry.cpfix})  {root}")
+        for file in entry.files:
+            _say(f"  {file}")
+    if not entries:
+        _say("The journal is empty.")
+
+
+def _plain(entry: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(entry)
+
+
+# --- explain, errors -------------------------------------------------------------------------------------------------
+
+
+def explain(patches: Sequence[Patch], style: Style, *, whole: bool) -> None:
+    """What patches do and why."""
+    if style.json:
+        _json([_explained(patch) for patch in patches])
+        return
+    if not whole:
+        _table(
+            ("patch", "title"), [(p.name + ("" if p.default else " (optional)"), p.title) for p in patches]
+        )
+        _say("\n`cpfix explain ID` says more of one.")
+        return
+    for patch in patches:
+        click.secho(f"{patch.name}: {patch.title}", bold=True)
+        if not patch.default:
+            _say(f"Optional: applied by `cpfix apply --with {patch.name}` only.")
+        for heading, text in (
+            ("Why", patch.why),
+            ("Symptom", patch.symptom),
+            ("Retire when", patch.retire_when),
+        ):
+            _say(f"\n{heading}")
+            _say(textwrap.fill(" ".join(text.split()), 100, initial_indent="  ", subsequent_indent="  "))
+        for heading, lines in (
+            ("Versions and files", _places(patch)),
+            ("Requires", patch.requires),
+            ("References", patch.references),
+        ):
+            if lines:
+                _say(f"\n{heading}")
+                for line in lines:
+                    _say(f"  {line}")
+        _say()
+
+
+def _places(patch: Patch) -> list[str]:
+    return list(dict.fromkeys(f"{edit.versions}  {edit.file}" for edit in patch.edits))
+
+
+def error(problem: CpfixError, style: Style) -> None:
+    """A failure, on standard error; with --json, as the one object on standard output."""
+    if style.json:
+        _json({"error": str(problem), "exit_code": problem.exit_code})
+    else:
+        click.secho(f"cpfix: {problem}", fg="red", err=True)
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _install(install: Install) -> dict[str, Any]:
+    git = install.git
+    return {
+        "project": install.project,
+        "distribution": install.distribution,
+        "version": install.version,
+        "root": str(install.root),
+        "kind": install.kind,
+        "imports": install.imports,
+        "writable": install.writable,
+        "git": None if git is None else {"head": git.head, "dirty": git.dirty},
+        "notes": list(install.notes),
+    }
+
+
+def _state(state: PatchState) -> dict[str, Any]:
+    return {
+        "project": state.patch.project,
+        "id": state.patch.id,
+        "title": state.patch.title,
+        "root": str(state.install.root),
+        "version": state.install.version,
+        "state": state.state.value,
+        "reason": state.reason,
+        "files": list(state.files),
+    }
+
+
+def _change(change: FileChange) -> dict[str, str]:
+    before, after = (hashlib.sha256(raw).hexdigest() for raw in (change.old, change.new))
+    return {"path": str(change.target), "before": before, "after": after}
+
+
+def _failed(state: PatchState, reason: str) -> dict[str, str]:
+    return {
+        "project": state.patch.project,
+        "id": state.patch.id,
+        "root": str(state.install.root),
+        "reason": reason,
+    }
+
+
+def _explained(patch: Patch) -> dict[str, Any]:
+    return {
+        "project": patch.project,
+        "id": patch.id,
+        "title": patch.title,
+        "default": patch.default,
+        "why": patch.why,
+        "symptom": patch.symptom,
+        "requires": list(patch.requires),
+        "references": list(patch.references),
+        "retire_when": patch.retire_when,
+        "places": _places(patch),
+    }
