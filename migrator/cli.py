@@ -75,10 +75,11 @@ def _command(*options: Any) -> Callable[[Command], click.Command]:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cpfix")
 def main() -> None:
-    """Repair sequence packing with context parallelism in an installed NeMo, Megatron-Core or Megatron-Bridge.
+    """Repair sequence packing with context parallelism in an installed NeMo, Megatron-Core or
+    Megatron-Bridge.
 
-    Exit codes: 0 done or nothing to do; 1 a check found work or a verification failed; 2 usage; 3 a patch cannot be
-    applied (nothing was written); 4 nothing supported found, or the environment forbids it.
+    Exit codes: 0 done or nothing to do; 1 a check found work or a verification failed; 2 usage; 3 a patch
+    cannot be applied (nothing was written); 4 nothing supported found, or the environment forbids it.
     """
 
 

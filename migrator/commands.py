@@ -63,7 +63,7 @@ class Outcome:
     exit_code: int = 0
 
 
-# --- looking --------------------------------------------------------------------------------------------------
+# --- looking
 
 
 def look(options: Options) -> Scene:
@@ -103,12 +103,13 @@ def require_targets(scene: Scene, options: Options) -> None:
     hidden = [f"\n  {i.project} in {i.root}: {'; '.join(i.notes)}" for i in scene.installs]
     raise EnvironmentRefuses(
         f"no {' or '.join(names)} found that could be imported from {where}{''.join(hidden)}\n"
-        "Name the folder with --root DIR (a site-packages folder or a checkout), or the interpreter with --python EXE."
+        "Name the folder with --root DIR (a site-packages folder or a checkout), or the interpreter with "
+        "--python EXE."
     )
 
 
 def named(names: Iterable[str], patches: Sequence[Patch]) -> set[str]:
-    """The patches of those names; `id` means it in every project, `project/id` in one. Raises `UsageError`."""
+    """The patches of those names: `id` in every project, `project/id` in one. Raises `UsageError`."""
     found: set[str] = set()
     for name in names:
         _known(name, [n for p in patches for n in (p.name, p.id)], "patch")
@@ -131,7 +132,7 @@ def selected(scene: Scene, options: Options) -> tuple[PatchState, ...]:
     return tuple(s for s in scene.states if (not only or s.patch.name in only) and s.patch.name not in skip)
 
 
-# --- applying -------------------------------------------------------------------------------------------------
+# --- applying
 
 
 def propose(scene: Scene, options: Options) -> Outcome:
@@ -165,7 +166,7 @@ def _check_requirements(
         for name in series.requirements(state.patch):
             there = [s for s in scene.states if s.patch.name == name]
             if not there:
-                yield f"{state.patch.name} requires {name}, whose project was not found here: make sure that it is applied there"
+                yield f"{state.patch.name} requires {name}, whose project was not found: apply it there too"
             for other in there:
                 if other.state.is_work and other not in chosen:
                     failed.append(
@@ -222,12 +223,12 @@ def _undone(change: FileChange, before: Journal) -> FileChange:
     return replace(change, old=change.new, new=change.old, patches=record.patches if record else ())
 
 
-# --- taking back ----------------------------------------------------------------------------------------------
+# --- taking back
 
 
 def revert(options: Options, *, dry_run: bool = False, timeout: float = 600.0) -> Outcome:
-    """Take back what the journal knows of the targets: byte for byte, or, with --only and --skip, some patches of it.
-    Raises `CpfixError`; then nothing was written."""
+    """Take back what the journal knows of the targets, byte for byte; with --only and --skip, some patches
+    of it. Raises `CpfixError`; then nothing was written."""
     scene = look(options)
     require_targets(scene, options)
     outcome = _propose_revert(scene, options)

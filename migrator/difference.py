@@ -30,6 +30,6 @@ def _lines(raw: bytes) -> Sequence[bytes]:
 
 
 def tree_of(root: Path) -> Path:
-    """The top of the repository that `root` lies in, or `root`: below a repository's top, `git apply` would silently skip
+    """The top of the repository that `root` lies in, or `root`: below its top, `git apply` silently skips
     paths that are relative to a folder in it."""
     return next((p for p in (root, *root.parents) if (p / ".git").exists()), root)

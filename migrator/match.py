@@ -1,4 +1,4 @@
-"""Find an edit in a module on the standard library's syntax tree: is it to be made, made already, or neither?"""
+"""Find an edit in a module on the standard library's syntax tree: to be made, made already, or neither."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Found(Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a hunk's lines stand: the file's line for each line of the edit, None for `...` and for lines to come."""
+    """Where a hunk's lines stand: the file's line for each line of the edit, None for `...` and new lines."""
 
     lines: tuple[Line | None, ...]
     bound: Bindings

@@ -9,7 +9,7 @@ import textwrap
 import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 from migrator.source import HOLE, Definition, Line
 
@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The logical lines of an edit in order. `before` and `after` are what is looked for, and what is left."""
+    """The logical lines of an edit in order. `before` is what is looked for, `after` what is left."""
 
     wanted: tuple[Wanted, ...]
 
@@ -55,7 +55,7 @@ class Pattern:
         return tuple(w for w in self.wanted if w.mark != "-")
 
 
-@lru_cache(maxsize=None)
+@cache
 def read(edit: str) -> Pattern:
     """Read an edit. Raises `BadPattern`."""
     rows = edit.strip("\n").splitlines()

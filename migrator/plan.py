@@ -1,4 +1,4 @@
-"""What is to be done: the state of each patch on an install, and the new bytes of each file. Writes nothing."""
+"""What is to be done: the state of each patch on an install, the new bytes of each file. Writes nothing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _read(root: Path, path: str, record: FileRecord | None) -> File:
 
 
 def release(version: str) -> Version | None:
-    """The release number that picks a patch's variant: 2.5.0rc0, 0.16.0rc0.dev1 and 0.15.0+0d8e071 lose their tails."""
+    """The release number, which picks a variant: 0.16.0rc0.dev1 and 0.15.0+0d8e071 lose their tails."""
     try:
         return Version(Version(version).base_version)
     except InvalidVersion:
@@ -225,8 +225,8 @@ def changes(
     files: Files,
     cpfix: str,
 ) -> list[FileChange]:
-    """New bytes for each file of one install so that the patches with work to do in `states` are applied and those
-    the journal knows stay so. `patches` is the project's whole series. Raises `Unplannable`."""
+    """New bytes for each file of one install so that the patches with work to do in `states` are applied and
+    those the journal knows stay so. `patches` is the project's whole series. Raises `Unplannable`."""
     work = {s.patch.name for s in states if s.state.is_work}
     wanted = [p for p in patches if p.name in work or journal.knows(p, install.root)]
     touched = [e.file for p in wanted if p.name in work for e in edits_for(p, install.version)]
@@ -250,8 +250,8 @@ def _outdated(install: Install, patches: Sequence[Patch], journal: Journal, file
 def _change(
     file: File, install: Install, wanted: Sequence[Patch], journal: Journal, cpfix: str
 ) -> FileChange:
-    """Start from the original where cpfix wrote the file and nobody else did since: that is also how a newer cpfix
-    replaces an older one's patches."""
+    """Start from the original where cpfix wrote the file and nobody else did since: that is also how a newer
+    cpfix replaces an older one's patches."""
     here = [(p, e) for p in wanted for e in edits_for(p, install.version) if e.file == file.path]
     if file.raw is None or file.module is None:
         raise Unplannable(file.problem)
@@ -262,7 +262,8 @@ def _change(
         done = [p for p, e in here if find(e, file.module).found is Found.DONE]
         if done and file.record is not None:
             raise Unplannable(
-                f"{file.path} was changed after cpfix patched it: take that change out or reinstall, then apply again"
+                f"{file.path} was changed after cpfix patched it: take that change out or reinstall, "
+                "then apply again"
             )
     names = dict.fromkeys(p for p, _ in here)
     return FileChange(
@@ -276,7 +277,8 @@ def _change(
 
 
 def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
-    """`base` with the edits that it lacks; the result is proven to compile and to read back as applied. Raises `Unplannable`."""
+    """`base` with the edits that it lacks; the result is proven to compile and to read back as applied.
+    Raises `Unplannable`."""
     from migrator.rewrite import CannotRewrite, rewrite  # libcst: half a second that `status` need not pay
 
     try:
@@ -300,7 +302,8 @@ def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
 def without(
     file: File, install: Install, patches: Sequence[Patch], taken: set[str], journal: Journal, cpfix: str
 ) -> FileChange:
-    """The file with some of its patches taken back; with all of them, the original byte for byte. Raises `Unplannable`."""
+    """The file with some of its patches taken back; with all of them, the original byte for byte.
+    Raises `Unplannable`."""
     record = file.record
     if record is None or file.raw is None:
         raise Unplannable(file.problem or f"{file.path} is not in the journal")

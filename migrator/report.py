@@ -47,7 +47,7 @@ def _json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2))
 
 
-# --- status -----------------------------------------------------------------------------------------------------
+# --- status
 
 
 def status(scene: Scene, states: Sequence[PatchState], style: Style, container: str) -> None:
@@ -110,13 +110,9 @@ def _states(states: Sequence[PatchState], style: Style) -> None:
 
 def _advice(scene: Scene, states: Sequence[PatchState], style: Style) -> None:
     if any(s.state.is_error for s in states):
-        _say(
-            "\nSome patches cannot be applied: the reason says where. `cpfix explain ID` says what a patch is for."
-        )
+        _say("\nSome patches cannot be applied: the reason says where. `cpfix explain ID` says what for.")
     elif any(s.in_doubt for s in states):
-        _say(
-            "\nSome versions are not known to this cpfix: look for a newer one, or leave them out with --project."
-        )
+        _say("\nSome versions are not known to this cpfix: look for a newer one, or use --project.")
     elif any(s.state.is_work for s in states):
         _say("\n`cpfix diff` shows what would be written, `cpfix apply` writes it.")
     elif style.verbosity >= 0:
@@ -149,7 +145,7 @@ def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console().print(table)
 
 
-# --- apply, revert, diff --------------------------------------------------------------------------------------------
+# --- apply, revert, diff
 
 
 def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) -> None:
@@ -230,7 +226,7 @@ def _plain(entry: Any) -> dict[str, Any]:
     return asdict(entry)
 
 
-# --- explain, errors -------------------------------------------------------------------------------------------------
+# --- explain, errors
 
 
 def explain(patches: Sequence[Patch], style: Style, *, whole: bool) -> None:
@@ -279,7 +275,7 @@ def error(problem: CpfixError, style: Style) -> None:
         click.secho(f"cpfix: {problem}", fg="red", err=True)
 
 
-# --- JSON ------------------------------------------------------------------------------------------------------------
+# --- JSON
 
 
 def _install(install: Install) -> dict[str, Any]:

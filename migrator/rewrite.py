@@ -1,7 +1,7 @@
 """The codemod: edits in, new source out. Pure, and byte-exact outside the statements that an edit names.
 
-`match` says which statements; libcst says where they begin and end, which comments belong to them and where an
-argument list can take one more. Only the statements concerned are parsed by libcst, never the whole file.
+`match` says which statements; libcst says where they begin and end, which comments belong to them and where
+an argument list can take one more. Only the statements concerned are parsed by libcst, never the whole file.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def _splices(edit: Edit, module: Module) -> list[Splice]:
             return list(_argument(edit, finding.scope, module))
 
 
-# --- where statements begin and end ----------------------------------------------------------------------------
+# --- where statements begin and end
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Rows of one logical line: of its leading comments, of its first token, and of its last (a docstring's for a
-    definition), and the comment at the end of that row."""
+    """Rows of one logical line: of its leading comments, of its first token, and of its last (a docstring's
+    for a definition), and the comment at the end of that row."""
 
     comments: int
     first: int
@@ -176,7 +176,7 @@ def _extents(
     return visitor.found
 
 
-# --- hunks -----------------------------------------------------------------------------------------------------
+# --- hunks
 
 
 def _hunk(
@@ -281,7 +281,7 @@ def _eol(rows: Sequence[str], row: int) -> str:
     return "\n"
 
 
-# --- new definitions ---------------------------------------------------------------------------------------------
+# --- new definitions
 
 
 def _insert(insert: Insert, before: ast.Module | Definition, module: Module) -> Splice:
@@ -294,7 +294,7 @@ def _insert(insert: Insert, before: ast.Module | Definition, module: Module) -> 
     return Splice((row, 0), (row, 0), text)
 
 
-# --- parameters and keyword arguments ------------------------------------------------------------------------------
+# --- parameters and keyword arguments
 
 
 class _Lists(cst.CSTVisitor):

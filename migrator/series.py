@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Series:
         return tuple(p for p in self.patches if p.project == project)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(folder: Path = PATCHES) -> Series:
     """Read every project below `folder`. Raises `BadSeries` naming the file."""
     files = sorted(folder.glob("*/project.toml"))
@@ -180,7 +180,7 @@ def _probe(table: dict[str, Any], file: Path) -> Probe:
     return probe
 
 
-@lru_cache(maxsize=None)
+@cache
 def _definitions(file: Path) -> dict[str, str]:
     """Source text of every top-level function, class and constant of a Python file."""
     try:

@@ -156,7 +156,7 @@ Bindings = dict[str, ast.AST]
 
 
 def same_line(pattern: Line, line: Line, bound: Bindings) -> bool:
-    """Whether a pattern's line and a file's line are the same code; extends `bound` by what holes stand for."""
+    """Whether a pattern's line and a file's line are the same code; `bound` learns what holes stand for."""
     if pattern.kind != line.kind or type(pattern.node) is not type(line.node):
         return False
     skip = _BLOCKS if pattern.kind != "statement" else frozenset()

@@ -27,9 +27,7 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
     argmin = batch.get("cu_seqlens_argmin")
     # without padding at the end, the smallest entry is the leading 0
     if argmin is not None and int(argmin) != end and (int(argmin) != 0 or end < len(lengths)):
-        raise ValueError(
-            f"cu_seqlens ends at entry {end}, but cu_seqlens_argmin says {int(argmin)}: {lengths}"
-        )
+        raise ValueError(f"cu_seqlens ends at entry {end}, but cu_seqlens_argmin says {int(argmin)}: {lengths}")
     lengths = lengths[:end]
     intervals = [stop - start for start, stop in zip(lengths[:-1], lengths[1:])]
     if not intervals or lengths[0] != 0 or min(intervals) < 0:
@@ -50,8 +48,8 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
             raise ValueError(f"{key} has {value.size(1)} tokens, but cu_seqlens ends with {lengths[-1]}")
     if offending := [length for length in intervals if length % (2 * cp_size)]:
         raise ValueError(
-            f"{len(offending)} of {len(intervals)} packed sequences, the first ones {offending[:5]} tokens long, are not "
-            f"multiples of {2 * cp_size} and can't be split over context parallel size {cp_size}: pack the data with "
+            f"{len(offending)} of {len(intervals)} packed sequences, the first ones {offending[:5]} tokens long, are "
+            f"no multiples of {2 * cp_size} and can't be split over context parallel size {cp_size}: pack the data with "
             f"PackedSequenceSpecs.pad_seq_to_mult={2 * cp_size}"
         )
     return lengths
@@ -63,8 +61,8 @@ def _partition_packed_batch_for_cp(batch: dict[str, Any], host_batch: Any) -> di
 
     Args:
         batch: what this pipeline stage needs, on its device. `tokens`, `labels`, `loss_mask` and `position_ids`
-            [1, total], where they are there, are split; the rest (`cu_seqlens` [1, n], int32, `cu_seqlens_argmin`, `max_seqlen`,
-            the `attention_mask` placeholder) describes the whole pack and stays.
+            [1, total], where they are there, are split; the rest (`cu_seqlens` [1, n], int32, `cu_seqlens_argmin`,
+            `max_seqlen`, the `attention_mask` placeholder) describes the whole pack and stays.
         host_batch: the same batch as the data loader made it.
 
     Raises:
@@ -84,15 +82,13 @@ def _partition_packed_batch_for_cp(batch: dict[str, Any], host_batch: Any) -> di
     total = lengths[-1]
     # without the -1 at the end, which the kernel takes for lengths, and the empty sequences of pad_cu_seqlens
     cu_seqlens = batch["cu_seqlens"].flatten()[: lengths.index(total) + 1].int().contiguous()
-    index = tex.thd_get_partitioned_indices(
-        cu_seqlens, total, cp_size, parallel_state.get_context_parallel_rank()
-    )
+    index = tex.thd_get_partitioned_indices(cu_seqlens, total, cp_size, parallel_state.get_context_parallel_rank())
     return {key: value.index_select(1, index) if key in keys else value for key, value in batch.items()}
 
 
 def _partition_packed_batch_and_count(batch: dict[str, Any], host_batch: Any) -> dict[str, Any]:
-    """`_partition_packed_batch_for_cp`, with the number of valid tokens in the whole micro batch, as the loss reduction
-    of this release divides by it: `num_valid_tokens_in_ub`, 0-dim, or None where the stage has no `loss_mask`."""
+    """`_partition_packed_batch_for_cp`, with the number of valid tokens in the whole micro batch, by which the loss
+    reduction of this release divides: `num_valid_tokens_in_ub`, 0-dim, or None where there is no `loss_mask`."""
     from megatron.core import parallel_state
 
     split = _partition_packed_batch_for_cp(batch, host_batch)
