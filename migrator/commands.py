@@ -259,9 +259,8 @@ def _propose_revert(scene: Scene, options: Options) -> Outcome:
         if not names:
             continue
         try:
-            file = scene.files[root](path)
             ours = scene.series.of(install.project)
-            changes.append(plan.without(file, install, ours, names, scene.journal, __version__))
+            changes.append(plan.without(path, install, ours, names, scene.journal, scene.files[root]))
         except plan.Unplannable as error:
             failed += [(s, str(error)) for s in chosen if s.patch.name in names and s.install is install]
     known = {a.name for record in scene.journal.records.values() for a in record.patches}

@@ -53,6 +53,7 @@ class Hunk:
     file: str  # posix path below the import root
     scope: str  # qualified name, "" for the module
     edit: str  # lines that start with "-", "+" or " "
+    variant: str = ""  # of the edits with a variant, those of the one that fits the code are meant
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Insert:
     source: str  # file name beside the patch
     names: tuple[str, ...]
     text: tuple[str, ...]  # source text of each name, in the order of `names`
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Argument:
     add: str  # "name: type = default" for a parameter, "name=value" for a call
     call: str = ""  # dotted name as called; "" adds a parameter
     calls: int = 1  # how many calls of that name the function has
+    variant: str = ""
 
 
 Edit = Hunk | Insert | Argument

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -98,12 +98,26 @@ def release(version: str) -> Version | None:
         return None
 
 
-def edits_for(patch: Patch, version: str) -> tuple[Edit, ...]:
-    """The edits that make up a patch on one version; their order is that of the TOML file."""
+def edits_for(patch: Patch, version: str, files: Files | None = None) -> tuple[Edit, ...]:
+    """The edits that make up a patch on one version; their order is that of the TOML file.
+
+    Release candidates can differ in shape from the release whose number they bear. Where the edits in range
+    have variants, `files` decide: the variant with the fewest edits that don't fit. Without `files`, all are
+    meant.
+    """
     number = release(version)
-    return tuple(
+    edits = tuple(
         e for e in patch.edits if number is not None and e.versions.contains(number, prereleases=True)
     )
+    variants = list(dict.fromkeys(e.variant for e in edits if e.variant))
+    if not variants or files is None:
+        return edits
+    misfits = {
+        v: sum(_find(e, files(e.file)).found is Found.NEITHER for e in edits if e.variant == v)
+        for v in variants
+    }
+    best = min(variants, key=lambda v: misfits[v])
+    return tuple(e for e in edits if e.variant in ("", best))
 
 
 def inspect(
@@ -119,7 +133,7 @@ def _state(patch: Patch, install: Install, project: Project, journal: Journal, f
         why = f"version {install.version!r} cannot be read from {project.version_file}"
         return PatchState(patch, install, State.CONFLICT, why)
     is_known = project.known.contains(number, prereleases=True)
-    edits = edits_for(patch, install.version) if is_known else ()
+    edits = edits_for(patch, install.version, files) if is_known else ()
     names = tuple(dict.fromkeys(e.file for e in edits))
     findings = [(e, _find(e, files(e.file))) for e in edits]
     # an edit of ours that is there may be all that a probe sees
@@ -229,10 +243,27 @@ def changes(
     those the journal knows stay so. `patches` is the project's whole series. Raises `Unplannable`."""
     work = {s.patch.name for s in states if s.state.is_work}
     wanted = [p for p in patches if p.name in work or journal.knows(p, install.root)]
-    touched = [e.file for p in wanted if p.name in work for e in edits_for(p, install.version)]
+    start = _before_cpfix(files, journal)
+    edits = {p.name: edits_for(p, install.version, start) for p in wanted}
+    touched = [e.file for p in wanted if p.name in work for e in edits[p.name]]
     touched += _outdated(install, patches, journal, files)
-    planned = [_change(files(path), install, wanted, journal, cpfix) for path in dict.fromkeys(touched)]
+    planned = [
+        _change(files(path), install, wanted, edits, journal, cpfix) for path in dict.fromkeys(touched)
+    ]
     return [change for change in planned if change.new != change.old]
+
+
+def _before_cpfix(files: Files, journal: Journal) -> Files:
+    """The files as they were before cpfix wrote them, where nobody else has written them since."""
+
+    def file(path: str) -> File:
+        now = files(path)
+        if now.record is None or not now.intact:
+            return now
+        raw = journal.original(now.record)
+        return replace(now, raw=raw, module=parse(raw))
+
+    return file
 
 
 def _outdated(install: Install, patches: Sequence[Patch], journal: Journal, files: Files) -> list[str]:
@@ -248,11 +279,16 @@ def _outdated(install: Install, patches: Sequence[Patch], journal: Journal, file
 
 
 def _change(
-    file: File, install: Install, wanted: Sequence[Patch], journal: Journal, cpfix: str
+    file: File,
+    install: Install,
+    wanted: Sequence[Patch],
+    edits: Mapping[str, Sequence[Edit]],
+    journal: Journal,
+    cpfix: str,
 ) -> FileChange:
     """Start from the original where cpfix wrote the file and nobody else did since: that is also how a newer
     cpfix replaces an older one's patches."""
-    here = [(p, e) for p in wanted for e in edits_for(p, install.version) if e.file == file.path]
+    here = [(p, e) for p in wanted for e in edits[p.name] if e.file == file.path]
     if file.raw is None or file.module is None:
         raise Unplannable(file.problem)
     if file.intact and file.record is not None:
@@ -300,10 +336,11 @@ def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
 
 
 def without(
-    file: File, install: Install, patches: Sequence[Patch], taken: set[str], journal: Journal, cpfix: str
+    path: str, install: Install, patches: Sequence[Patch], taken: set[str], journal: Journal, files: Files
 ) -> FileChange:
     """The file with some of its patches taken back; with all of them, the original byte for byte.
     Raises `Unplannable`."""
+    file = files(path)
     record = file.record
     if record is None or file.raw is None:
         raise Unplannable(file.problem or f"{file.path} is not in the journal")
@@ -316,7 +353,8 @@ def without(
     known = {p.name: p for p in patches}
     if stale := [p.name for p in kept if p.name not in known or known[p.name].fingerprint != p.fingerprint]:
         raise Unplannable(f"{stale[0]} was applied by another cpfix: revert everything, or apply first")
-    edits = [e for p in kept for e in edits_for(known[p.name], install.version) if e.file == file.path]
+    start = _before_cpfix(files, journal)
+    edits = [e for p in kept for e in edits_for(known[p.name], install.version, start) if e.file == path]
     return FileChange(
         install.root, file.path, file.raw, patched(original, edits, file.path), original, tuple(kept)
     )

@@ -125,7 +125,7 @@ Update = Callable[[bytes], None]
 
 def _hunk(table: dict[str, Any], file: Path, _: Update) -> Hunk:
     take = _taker(table, file)
-    hunk = Hunk(_specifier(take("versions"), file), take("file"), take("scope"), take("edit"))
+    hunk = Hunk(_specifier(take("versions"), file), take("file"), take("scope"), take("edit"), take("variant", ""))
     _check_pattern(hunk.edit, file)
     return hunk
 
@@ -133,13 +133,13 @@ def _hunk(table: dict[str, Any], file: Path, _: Update) -> Hunk:
 def _insert(table: dict[str, Any], file: Path, update: Update) -> Insert:
     take = _taker(table, file)
     versions, target, before = _specifier(take("versions"), file), take("file"), take("before")
-    source, names = take("source"), tuple(take("names"))
+    source, names, variant = take("source"), tuple(take("names")), take("variant", "")
     texts = _definitions(file.parent / source)
     for name in names:
         if name not in texts:
             raise BadSeries(f"{file}: {source} defines no `{name}`")
         update(texts[name].encode())
-    return Insert(versions, target, before, source, names, tuple(texts[name] for name in names))
+    return Insert(versions, target, before, source, names, tuple(texts[name] for name in names), variant)
 
 
 def _argument(table: dict[str, Any], file: Path, _: Update) -> Argument:
@@ -151,6 +151,7 @@ def _argument(table: dict[str, Any], file: Path, _: Update) -> Argument:
         take("add"),
         take("call", ""),
         take("calls", 1),
+        take("variant", ""),
     )
 
 
