@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import click
 from migrator import __version__
 from migrator.commands import Outcome, Scene
 from migrator.difference import tree_of, unified
+from migrator.ledger import Entry
 from migrator.model import CpfixError, FileChange, Install, Patch, PatchState, State
 
 _COLOURS = {
@@ -204,26 +205,21 @@ def diff(changes: Sequence[FileChange], style: Style) -> None:
                 _say(click.style(row, fg=_DIFF_COLOURS.get(row[:1])))
         else:
             sys.stdout.flush()
-            click.get_binary_stream("stdout").write(raw)
+            sys.stdout.buffer.write(raw)
 
 
-def log(entries: Sequence[tuple[Path, Any]], style: Style) -> None:
+def log(entries: Sequence[tuple[Path, Entry]], style: Style) -> None:
     """The journal's history."""
     if style.json:
-        _json([{"root": str(root), **_plain(entry)} for root, entry in entries])
+        _json([{"root": str(root), **asdict(entry)} for root, entry in entries])
         return
     for root, entry in entries:
         _say(f"{entry.time}  {entry.command}  (cpfix {entry.cpfix})  {root}")
-        for file in entry.files:
-            _say(f"  {file}")
+        for what, names in (("applied", entry.applied), ("removed", entry.removed), ("wrote", entry.files)):
+            if names:
+                _say(f"  {what} {', '.join(names)}")
     if not entries:
         _say("The journal is empty.")
-
-
-def _plain(entry: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(entry)
 
 
 # --- explain, errors
