@@ -10,6 +10,17 @@ from packaging.specifiers import SpecifierSet
 
 
 @dataclass(frozen=True)
+class Contribution:
+    """What an upstream project asks of a pull request."""
+
+    line_length: int = 0  # in characters; 0 where it is not known
+    title: str = "{title}"  # its convention; `{areas}` is what the edited files belong to
+    areas: tuple[tuple[str, str], ...] = ()  # prefix of a file's path below the import root, its area
+    test_header: str = ""  # put in front of a new test file
+    rules: tuple[str, ...] = ()  # what a contributor has to see to, a sentence each
+
+
+@dataclass(frozen=True)
 class Project:
     """One upstream project: where its code lives and which patches its series holds, in order."""
 
@@ -20,6 +31,7 @@ class Project:
     upstream: str  # repository URL
     known: SpecifierSet  # releases this series has been tried against
     series: tuple[str, ...] = ()  # patch ids in the order in which they apply
+    contribution: Contribution = Contribution()
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,16 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class TestFile:
+    """A unit test for upstream's own test folder: `export` commits it, `apply` knows nothing of it."""
+
+    versions: SpecifierSet
+    source: str  # file name beside the patch
+    path: str  # posix path below the top of the upstream repository
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Patch:
     """One idea, one file, one future pull request."""
 
@@ -114,6 +136,7 @@ class Patch:
     requires: tuple[str, ...] = ()  # "id" in the same project, "project/id" in another
     default: bool = True
     fingerprint: str = ""  # sha256 over the TOML file and the new code
+    tests: tuple[TestFile, ...] = ()
 
     @property
     def name(self) -> str:

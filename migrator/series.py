@@ -14,7 +14,18 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from migrator import pattern
-from migrator.model import Argument, CpfixError, Edit, Hunk, Insert, Patch, Probe, Project
+from migrator.model import (
+    Argument,
+    Contribution,
+    CpfixError,
+    Edit,
+    Hunk,
+    Insert,
+    Patch,
+    Probe,
+    Project,
+    TestFile,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,9 +96,23 @@ def _project(file: Path) -> Project:
         upstream=take("upstream"),
         known=_specifier(take("known"), file),
         series=tuple(take("series")),
+        contribution=_contribution(take("contribution", {}), file),
     )
     _nothing_left(data, file)
     return project
+
+
+def _contribution(table: dict[str, Any], file: Path) -> Contribution:
+    take = _taker(table, file)
+    contribution = Contribution(
+        line_length=take("line-length", 0),
+        title=take("title", "{title}"),
+        areas=tuple(take("areas", {}).items()),
+        test_header=take("test-header", ""),
+        rules=tuple(take("rules", ())),
+    )
+    _nothing_left(table, file)
+    return contribution
 
 
 def _patch(file: Path, project: Project) -> Patch:
@@ -99,6 +124,7 @@ def _patch(file: Path, project: Project) -> Patch:
             edits.append(read(table, file, digest.update))
             _nothing_left(table, file)
     probes = tuple(_probe(table, file) for table in data.pop("probe", []))
+    tests = tuple(_test(table, file) for table in data.pop("test", []))
     take = _taker(data, file)
     patch = Patch(
         project=project.name,
@@ -113,6 +139,7 @@ def _patch(file: Path, project: Project) -> Patch:
         requires=tuple(take("requires", ())),
         default=take("default", True),
         fingerprint=digest.hexdigest(),
+        tests=tests,
     )
     _nothing_left(data, file)
     if not edits:
@@ -179,6 +206,16 @@ def _probe(table: dict[str, Any], file: Path) -> Probe:
     if probe.present:
         _check_pattern(probe.present, file)
     return probe
+
+
+def _test(table: dict[str, Any], file: Path) -> TestFile:
+    take = _taker(table, file)
+    versions, source, path = _specifier(take("versions"), file), take("source"), take("path")
+    _nothing_left(table, file)
+    try:
+        return TestFile(versions, source, path, (file.parent / source).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSeries(f"{file}: {source}: {error}") from error
 
 
 @cache
