@@ -1,0 +1,77 @@
+"""What a verification says: one `Check` a claim and CP size, all of them in a `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, cast
+
+Status = Literal["passed", "failed", "not run"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim about the stack, tried at one context parallel size."""
+
+    name: str  # "data: targets", "parity: gradients", ...
+    cp: int | None  # context parallel size, None where the claim has none
+    status: Status
+    measured: float | None = None  # in the unit of `bound`
+    bound: float | None = None  # largest `measured` that passes
+    detail: str = ""  # what was seen; for "failed" the defect, for "not run" the reason
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of one verification and what they rest on."""
+
+    checks: tuple[Check, ...]
+    stubs: tuple[str, ...] = ()  # packages and functions that were replaced, and by what
+    levels: tuple[str, ...] = ()  # levels that were run: "static", "cpu", "gpu"
+    pictures: Mapping[str, Any] = field(default_factory=dict)  # data for the HTML page, plain JSON
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.status == "failed")
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a check failed or nothing at all was checked, else 0."""
+        return 1 if self.failed or not any(check.status == "passed" for check in self.checks) else 0
+
+
+def bounded(name: str, cp: int | None, measured: float, bound: float, detail: str = "") -> Check:
+    """A check that passes where `measured <= bound`; NaN fails."""
+    return Check(name, cp, "passed" if measured <= bound else "failed", measured, bound, detail)
+
+
+def counted(name: str, cp: int | None, faults: Sequence[str], detail: str = "") -> Check:
+    """A check that passes without faults; the first three are quoted, all are counted."""
+    if not faults:
+        return Check(name, cp, "passed", 0.0, 0.0, detail)
+    more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
+    return Check(name, cp, "failed", float(len(faults)), 0.0, "; ".join(faults[:3]) + more)
+
+
+def to_json(check: Check) -> dict[str, Any]:
+    """`check` as plain JSON."""
+    return asdict(check)
+
+
+def from_json(data: Mapping[str, Any]) -> Check:
+    """The inverse of `to_json`; ValueError where `data` is no check."""
+    try:
+        status = data["status"]
+        if status not in ("passed", "failed", "not run"):
+            raise ValueError(f"unknown status {status!r}")
+        return Check(
+            str(data["name"]),
+            data["cp"],
+            cast(Status, status),
+            data["measured"],
+            data["bound"],
+            str(data["detail"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a check: {data!r}") from error

@@ -1,0 +1,120 @@
+"""NeMo's own packing, data step, forward step and loss reduction."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from migrator.verify.samples import LIMIT, PACK, ToyTokenizer
+from migrator.verify.stack import Batch, Stack, Stage
+from migrator.verify.stubs import bare_package, replaced
+
+# Their __init__ files import every model and data module there is.
+BARE = (
+    "nemo",
+    "nemo.collections",
+    "nemo.collections.llm",
+    "nemo.collections.llm.gpt",
+    "nemo.collections.llm.gpt.model",
+    "nemo.collections.llm.gpt.data",
+)
+NAME = "nemo"
+# Experiment management and telemetry: nothing here calls them.
+OPTIONAL = ("nemo_run", "nvidia_resiliency_ext", "nv_one_logger")
+TELEMETRY = "nemo.lightning.one_logger_callback"  # builds its exporter when imported
+
+
+def stub_names(missing: Iterable[str]) -> tuple[str, ...]:
+    """What to stub, given which of `OPTIONAL` are missing."""
+    return tuple(TELEMETRY if name == "nv_one_logger" else name for name in missing)
+
+
+def _accepted(function: Any, **kwargs: object) -> dict[str, object]:
+    """Those of `kwargs` that `function` has a parameter for."""
+    parameters = inspect.signature(function).parameters
+    return {key: value for key, value in kwargs.items() if key in parameters}
+
+
+def load() -> Stack:
+    """Import the installed NeMo and wrap it. Raises ImportError where that can't be done."""
+    for name in BARE:
+        bare_package(name)
+    base = import_module("nemo.collections.llm.gpt.model.base")
+    core = import_module("nemo.collections.llm.gpt.data.core")
+    packing = import_module("nemo.collections.llm.gpt.data.packed_sequence")
+    tuning = import_module("nemo.collections.llm.gpt.data.fine_tuning")
+    strategy = import_module("nemo.lightning.pytorch.strategies").MegatronStrategy
+    parallel = import_module("nemo.lightning.megatron_parallel")
+    info = import_module("nemo.package_info")
+
+    chat_kwargs = {"chat": True, "use_hf_tokenizer_chat_template": True}
+
+    def unpacked(folder: Path, chat: bool) -> list[Mapping[str, Any]]:
+        kwargs = _accepted(core.create_sft_dataset, memmap_workers=1, **(chat_kwargs if chat else {}))
+        path = folder / "training.jsonl"
+        items = core.create_sft_dataset(path, ToyTokenizer(), seq_length=LIMIT, is_test=True, **kwargs)
+        return [items[index] for index in range(len(items))]
+
+    def module(folder: Path, chat: bool, cp: int, pad_cu_seqlens: bool) -> Any:
+        kwargs: dict[str, object] = {"pad_to_max_length": True} if pad_cu_seqlens else {}
+        data = tuning.FineTuningDataModule(
+            folder,
+            seq_length=LIMIT,
+            tokenizer=ToyTokenizer(),
+            micro_batch_size=1,
+            global_batch_size=1,
+            memmap_workers=1,
+            num_workers=0,
+            pin_memory=False,
+            packed_sequence_specs=packing.PackedSequenceSpecs(
+                packed_sequence_size=PACK, tokenizer_model_name="toy", pad_cu_seqlens=pad_cu_seqlens
+            ),
+            dataset_kwargs=kwargs | (chat_kwargs if chat else {}),
+        )
+        data.trainer = SimpleNamespace(
+            strategy=strategy(context_parallel_size=cp), max_steps=1, global_step=0
+        )
+        return data
+
+    def batches(folder: Path, chat: bool, cp: int, pad_cu_seqlens: bool) -> list[Batch]:
+        data = module(folder, chat, cp, pad_cu_seqlens)
+        np.random.seed(0)
+        data.prepare_data()
+        data.setup("fit")
+        packs = data._create_dataset(
+            data.train_path_packed, pack_metadata_path=data.pack_metadata, is_test=True, **data.dataset_kwargs
+        )
+        return [dict(batch) for batch in data._create_dataloader(packs, mode="train")]
+
+    def step(batch: Batch, stage: Stage) -> Batch:
+        state = import_module("megatron.core.parallel_state")
+        first, last = stage in ("only", "first"), stage in ("only", "last")
+        with replaced(
+            state,
+            is_pipeline_first_stage=lambda *_, **__: first,
+            is_pipeline_last_stage=lambda *_, **__: last,
+        ):
+            share: Batch = base.gpt_data_step(iter([(dict(batch), 0, 0)]))
+        return share
+
+    def params(share: Batch) -> Any:
+        return base.get_packed_seq_params(share) if "cu_seqlens" in share else None
+
+    def forward(model: nn.Module, share: Batch) -> Tensor:
+        out: Tensor = base.gpt_forward_step(model, share)
+        return out
+
+    def reduce(share: Batch, losses: Tensor) -> tuple[Tensor, float]:
+        reduction = parallel.MaskedTokenLossReduction()
+        loss, _, logged = reduction.forward(share, losses)
+        return loss, float(torch.as_tensor(reduction.reduce([logged])))
+
+    return Stack(f"nemo {info.__version__}", unpacked, batches, step, params, forward, reduce)

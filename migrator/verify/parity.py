@@ -1,0 +1,220 @@
+"""Does the stack compute the loss and gradients that one sequence at a time gives, at every CP size?
+
+From samples on disk through packing, data step, the real GPTModel and loss reduction to each parameter's
+gradient.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from migrator.verify.check import Check, bounded
+from migrator.verify.data import DataSet, Faults, bounds_of, examine, write
+from migrator.verify.ranks import RankFailed, last_line, run_ranks
+from migrator.verify.samples import EOS, VOCAB, Item
+from migrator.verify.stack import Batch, Stack
+from migrator.verify.tiny_gpt import Layout, build, initialize, relative_error, whole_gradients
+
+BOUND = 1e-5  # relative, fp32: every known defect moves some gradient by more than 1e-1
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """Loss and gradients of a whole data set."""
+
+    losses: tuple[float, ...]  # reference: sum for each sample; packed: mean for each pack
+    gradients: Mapping[str, Tensor]  # of the summed loss
+
+
+def _tensor(values: Sequence[int]) -> Tensor:
+    return torch.tensor([list(values)])
+
+
+def _one_at_a_time(items: Sequence[Item], _: int) -> Result:
+    """The reference: each unpacked sample alone, no packing, no parallelism."""
+    layout = Layout()
+    state = initialize(layout)
+    model = build(layout)
+    losses = []
+    for item in items:
+        length = len(item.ids) - 1
+        each = model(_tensor(item.ids[:-1]), _tensor(range(length)), None, labels=_tensor(item.ids[1:]))
+        loss = (each * torch.tensor([item.target]).float()).sum()
+        loss.backward()
+        losses.append(float(loss.detach()))
+    return Result(tuple(losses), whole_gradients(model, layout, state))
+
+
+def _packed(stack: Stack, batches: Sequence[Batch], layout: Layout, _: int) -> Result:
+    """The stack's own way, one pack after the other."""
+    state = initialize(layout)
+    model = build(layout)
+    means = []
+    for batch in batches:
+        share = stack.step(dict(batch), "only")
+        loss, mean = stack.reduce(share, stack.forward(model, share))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        means.append(mean)
+    return Result(tuple(means), whole_gradients(model, layout, state))
+
+
+def reference(items: Sequence[Item]) -> Result:
+    """Loss and gradients of the samples, one at a time."""
+    return run_ranks(1, partial(_one_at_a_time, items), TIMEOUT_S)[0]
+
+
+def as_trained(items: Sequence[Item], drops_after_eos: bool) -> tuple[Item, ...]:
+    """The samples with the targets that this stack trains on at CP=1."""
+    if not drops_after_eos:
+        return tuple(items)
+    return tuple(
+        replace(
+            item,
+            target=tuple(t and token != EOS for t, token in zip(item.target, item.ids[:-1], strict=True)),
+        )
+        for item in items
+    )
+
+
+def _compare(name: str, cp: int, got: Sequence[Result], want: Result, means: Sequence[float]) -> list[Check]:
+    loss = max(
+        abs(mean - expected) / abs(expected)
+        for result in got
+        for mean, expected in zip(result.losses, means, strict=True)
+    )
+    errors = [relative_error(result.gradients, want.gradients) for result in got]
+    worst, where = max(errors)
+    return [
+        bounded(f"{name}: loss", cp, loss if loss == loss else float("inf"), BOUND),
+        bounded(f"{name}: gradients", cp, worst, BOUND, f"largest in {where}" if worst > BOUND else ""),
+    ]
+
+
+def _failed(name: str, cp: int, why: str) -> list[Check]:
+    return [Check(f"{name}: {part}", cp, "failed", None, BOUND, why) for part in ("loss", "gradients")]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A data set with what it has to give."""
+
+    data: DataSet
+    items: tuple[Item, ...]  # with the targets as trained
+    want: Result
+
+
+def prepare(stack: Stack, folder: Path, chat: bool, seed: int) -> Setup:
+    """Write a data set and compute its reference. Raises where the stack can't pack it at CP=1."""
+    data = write(stack, folder, chat, seed, overlong=False)
+    faults = Faults()
+    examine(stack, data, stack.batches(data.folder, chat, 1, False), 1, "CP=1", faults)
+    items = as_trained(data.items, faults.after_eos > 0)
+    return Setup(data, items, reference(items))
+
+
+def _against(stack: Stack, setup: Setup, name: str, layout: Layout, pad_cu_seqlens: bool) -> list[Check]:
+    data, cp = setup.data, layout.cp
+    try:
+        batches = stack.batches(data.folder, data.chat, cp, pad_cu_seqlens)
+        held = examine(stack, data, batches, cp, "", Faults())
+        got = run_ranks(layout.world, partial(_packed, stack, batches, layout), TIMEOUT_S)
+    except RankFailed as error:
+        return _failed(name, cp, last_line(error))
+    except Exception as error:  # upstream code may raise anything
+        return _failed(name, cp, f"{type(error).__name__}: {error}")
+    if sorted(index for pack in held for index in pack) != list(range(len(data.items))):
+        return _failed(name, cp, "the packs don't hold exactly the samples, see the data checks")
+    means = [
+        sum(setup.want.losses[index] for index in pack)
+        / max(1, sum(sum(setup.items[index].target) for index in pack))
+        for pack in held
+    ]
+    return _compare(name, cp, got, setup.want, means)
+
+
+def check_parity(stack: Stack, folder: Path, cps: Sequence[int], seed: int, chat: bool) -> list[Check]:
+    """Parity at CP=1 and each context parallel size; the first report's own comparison on four ranks."""
+    plain = prepare(stack, folder / "plain", False, seed)
+    sizes = (1, *(cp for cp in cps if cp > 1))
+    results = []
+    for cp in sizes:
+        results += _against(stack, plain, "parity", Layout(cp), pad_cu_seqlens=False)
+    if chat:
+        chats = prepare(stack, folder / "chat", True, seed)
+        results += _against(
+            stack, chats, "parity, chat samples, pad_cu_seqlens", Layout(sizes[-1]), pad_cu_seqlens=True
+        )
+    results += _against(stack, plain, "parity, TP 4", Layout(1, 4, True), pad_cu_seqlens=False)
+    results += _against(stack, plain, "parity, TP 2", Layout(2, 2, True), pad_cu_seqlens=False)
+    return results
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A pack, and the same pack with one token of one document changed."""
+
+    batches: tuple[Batch, Batch]
+    start: int  # the document, and its first token that was changed
+    end: int
+
+
+def _probe(batch: Batch, rng: random.Random) -> Probe:
+    spans = [(start, end) for start, end in pairwise(bounds_of(batch).tolist()) if end - start > 3]
+    start, end = spans[rng.randrange(len(spans) - 1)]
+    changed = {key: value.clone() if isinstance(value, Tensor) else value for key, value in batch.items()}
+    changed["tokens"][0, start] = (int(batch["tokens"][0, start]) + 1) % VOCAB
+    return Probe((batch, changed), start, end)
+
+
+def _logits(stack: Stack, batch: Batch, model: nn.Module) -> tuple[Tensor, Tensor]:
+    """This rank's tokens [t] as positions of the pack, and their logits [t, vocabulary]."""
+    numbered = dict(batch)
+    numbered["labels"] = torch.arange(batch["tokens"].shape[1])[None]
+    share = stack.step(numbered, "only")
+    where = share["labels"][0]
+    with torch.no_grad():
+        return where, stack.forward(model, share | {"labels": None})[0]
+
+
+def _leak(stack: Stack, probe: Probe, layout: Layout, _: int) -> tuple[float, float]:
+    """Largest change of a logit outside the document, and inside."""
+    initialize(layout)
+    model = build(layout)
+    where, before = _logits(stack, probe.batches[0], model)
+    after = _logits(stack, probe.batches[1], model)[1]
+    moved = (after - before).abs().amax(-1)
+    inside = (where >= probe.start) & (where < probe.end)
+    return float(moved[~inside].max()), float(moved[inside].max()) if bool(inside.any()) else 0.0
+
+
+def check_leak(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> list[Check]:
+    """Perturb one token of one document: no logit of another document may move."""
+    name = "leak: no document sees another"
+    data = write(stack, folder, False, seed, overlong=False)
+    results = []
+    for cp in (1, *(cp for cp in cps if cp > 1)):
+        try:
+            batches = stack.batches(data.folder, False, cp, False)
+            probe = _probe(max(batches, key=lambda batch: len(bounds_of(batch))), random.Random(seed))
+            moved = run_ranks(cp, partial(_leak, stack, probe, Layout(cp)), TIMEOUT_S)
+        except RankFailed as error:
+            results.append(Check(name, cp, "failed", None, 0.0, last_line(error)))
+            continue
+        except Exception as error:  # upstream code may raise anything
+            results.append(Check(name, cp, "failed", None, 0.0, f"{type(error).__name__}: {error}"))
+            continue
+        outside, inside = max(out for out, _ in moved), max(within for _, within in moved)
+        if inside == 0.0:
+            results.append(Check(name, cp, "failed", None, 0.0, "the document itself did not move either"))
+        else:
+            results.append(bounded(name, cp, outside if outside == outside else float("inf"), 0.0))
+    return results
