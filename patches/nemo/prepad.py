@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def _resize_tokens(values: Any, length: int, fill: int) -> Any:
         return torch.cat([values[:length], values.new_full((missing,), fill)])
     if isinstance(values, np.ndarray):
         return np.concatenate([values[:length], np.full(missing, fill, dtype=values.dtype)])
-    return list(values[:length]) + [type(values[0])(fill) if len(values) else fill] * missing
+    return list(values[:length]) + np.full(missing, fill, dtype=np.asarray(values[:1]).dtype).tolist()
 
 
 def _prepad_examples(dataset: Any, max_seq_length: int, pad_seq_to_mult: int, pad_id: int) -> Any:
@@ -69,7 +70,7 @@ def _prepad_examples(dataset: Any, max_seq_length: int, pad_seq_to_mult: int, pa
 # --- nemo/utils/sequence_packing_utils.py
 
 
-def _target_masks(examples: list[dict[str, list[float]]], order: np.ndarray) -> list[list[float]]:
+def _target_masks(examples: list[dict[str, list[float]]], order: list[int]) -> list[list[float]]:
     """The loss masks of prepadded examples of one length, in the given order and aligned with the labels: what is
     said of a token holds for the position before it."""
     return [[*np.asarray(examples[index]["loss_mask"])[1:].tolist(), 0] for index in order]
@@ -78,15 +79,22 @@ def _target_masks(examples: list[dict[str, list[float]]], order: np.ndarray) -> 
 # --- nemo/collections/llm/gpt/data/core.py
 
 
-def _mask_of_real_labels(loss_mask: list[float], seq_boundaries: list[int]) -> np.ndarray:
-    """1.0 for every label of a prepadded pack but the pads, float64 [runtime length of the pack]: within each
-    sequence pads follow the last target."""
-    masks = []
-    for start, end in zip(seq_boundaries[:-1], seq_boundaries[1:]):
-        targets = np.flatnonzero(np.asarray(loss_mask[start : end - 1]))
-        real = targets[-1] + 1 if len(targets) else 0
-        masks.append((np.arange(end - 1 - start) < real).astype(float))
-    return np.concatenate(masks)
+def _is_prepadded(file_path: str, pack_metadata: list[dict[str, int]] | None) -> bool:
+    """Whether the samples of a pack were padded when it was made, as its name or its metadata (if any) say."""
+    multiples = [entry.get("pad_seq_to_mult", 1) for entry in pack_metadata or ()]
+    return "_pad_seq_to_mult" in Path(file_path).name or max(multiples, default=1) > 1
+
+
+def _mask_of_real_labels(example: dict[str, list[int]], pad_id: int) -> list[float]:
+    """1.0 for every label of a prepadded pack but the pads, which follow the last target of their sequence and its
+    last label that is no pad. A pack without targets only fills up a batch."""
+    tokens, targets = np.asarray(example["input_ids"]), np.asarray(example["loss_mask"]) != 0
+    mask: list[float] = []
+    for start, end in zip(example["seq_boundaries"][:-1], example["seq_boundaries"][1:]):
+        real = np.flatnonzero(targets[start : end - 1] | (tokens[start + 1 : end] != pad_id))
+        length = int(real[-1]) + 1 if len(real) and targets.any() else 0
+        mask += [1.0] * length + [0.0] * (end - 1 - start - length)
+    return mask
 
 
 # --- nemo/collections/llm/gpt/data/fine_tuning.py
@@ -135,12 +143,15 @@ def _fit_packed_dataset(data_module: Any, dataset: Any) -> None:
     if cp_size == 1 or not str(dataset.file_path).endswith(".npy"):
         return
     total = math.lcm(2 * cp_size, cp_size * tp_size)
-    if data_module.packed_sequence_size % total:
+    if dataset.max_seq_length % total:
         raise ValueError(
-            f"PackedSequenceSpecs.packed_sequence_size={data_module.packed_sequence_size} is not a multiple of "
-            f"{total}, which context parallel size {cp_size} and the sequence parallel size {tp_size} ask for"
+            f"packs of {dataset.max_seq_length} tokens can't be split: context parallel size {cp_size} and sequence "
+            f"parallel size {tp_size} ask for a multiple of {total}. Set PackedSequenceSpecs.packed_sequence_size "
+            "(and seq_length, for the validation of chat data) to one"
         )
-    dataset.pad_seq_length_to_mult = math.lcm(dataset.pad_seq_length_to_mult, total)
+    # FP8 wants of each rank's tokens what it wanted of all
+    per_rank = data_module.dataset_kwargs.get("pad_seq_length_to_mult", 16)
+    dataset.pad_seq_length_to_mult = math.lcm(total, cp_size * per_rank)
     _check_packed_lengths(dataset.indexed_dataset, dataset.file_path, cp_size, tp_size)
 
 

@@ -1,6 +1,6 @@
 """New code of the patch `thd-split`: the step hands each context parallel rank its part of every sequence.
 
-Each function is inserted by name into nemo/collections/llm/gpt/model/base.py.
+Each function is inserted by name into nemo/collections/llm/gpt/model/base.py, the last one into the models beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
         raise ValueError(
             f"packed sequences need a micro batch size of 1, not {cu_seqlens.size(0)}: set micro_batch_size=1"
         )
-    lengths = cu_seqlens.flatten().tolist()
+    lengths: list[int] = cu_seqlens.flatten().tolist()
     end = next((i for i, value in enumerate(lengths) if value < 0), len(lengths))
     argmin = batch.get("cu_seqlens_argmin")
     # without padding at the end, the smallest entry is the leading 0
@@ -36,9 +36,10 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
         value = batch.get(key)
         if value is None:
             continue
-        if value.size(0) != 1:
+        if value.dim() != 2 or value.size(0) != 1:
             raise ValueError(
-                f"packed sequences need a micro batch size of 1, not {value.size(0)}: set micro_batch_size=1"
+                f"packed sequences need a micro batch size of 1, not {key} of shape {tuple(value.shape)}: "
+                "set micro_batch_size=1"
             )
         if value.size(1) * cp_size == lengths[-1]:
             raise ValueError(
@@ -49,8 +50,8 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
     if offending := [length for length in intervals if length % (2 * cp_size)]:
         raise ValueError(
             f"{len(offending)} of {len(intervals)} packed sequences, the first ones {offending[:5]} tokens long, are "
-            f"no multiples of {2 * cp_size} and can't be split over context parallel size {cp_size}: pack the data with "
-            f"PackedSequenceSpecs.pad_seq_to_mult={2 * cp_size}"
+            f"no multiples of {2 * cp_size} and can't be split over context parallel size {cp_size}: pack the data "
+            f"with PackedSequenceSpecs.pad_seq_to_mult={2 * cp_size}"
         )
     return lengths
 
@@ -96,3 +97,15 @@ def _partition_packed_batch_and_count(batch: dict[str, Any], host_batch: Any) ->
         loss_mask = batch.get("loss_mask")
         split["num_valid_tokens_in_ub"] = None if loss_mask is None else loss_mask.sum()
     return split
+
+
+def _refuse_packed_batch_for_cp(batch: dict[str, object]) -> None:
+    """Raise `ValueError` for a packed batch under context parallelism, on every rank alike: this model is not told
+    where the sequences lie, so it would take the tokens of all of them, split sequence by sequence, for one."""
+    from megatron.core import parallel_state
+
+    if batch.get("cu_seqlens") is not None and parallel_state.get_context_parallel_world_size() > 1:
+        raise ValueError(
+            "this model can't be trained on packed sequences with context parallelism: its forward step passes no "
+            "packed_seq_params. Set context_parallel_size=1, or train without PackedSequenceSpecs"
+        )
