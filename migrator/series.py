@@ -106,8 +106,6 @@ def _contribution(table: dict[str, Any], file: Path) -> Contribution:
     take = _taker(table, file)
     contribution = Contribution(
         line_length=take("line-length", 0),
-        title=take("title", "{title}"),
-        areas=tuple(take("areas", {}).items()),
         test_header=take("test-header", ""),
         rules=tuple(take("rules", ())),
     )
@@ -152,8 +150,9 @@ Update = Callable[[bytes], None]
 
 def _hunk(table: dict[str, Any], file: Path, _: Update) -> Hunk:
     take = _taker(table, file)
-    hunk = Hunk(_specifier(take("versions"), file), take("file"), take("scope"), take("edit"), take("variant", ""))
-    _check_pattern(hunk.edit, file)
+    versions, target, scope = _specifier(take("versions"), file), take("file"), take("scope")
+    hunk = Hunk(versions, target, scope, take("edit"), take("variant", ""))
+    _check(pattern.read_change, hunk.edit, file)
     return hunk
 
 
@@ -204,7 +203,7 @@ def _probe(table: dict[str, Any], file: Path) -> Probe:
     if not (probe.present or probe.calls or probe.passes or probe.defines):
         raise BadSeries(f"{file}: a probe that asks for nothing")
     if probe.present:
-        _check_pattern(probe.present, file)
+        _check(pattern.read_context, probe.present, file)
     return probe
 
 
@@ -263,9 +262,9 @@ def _specifier(text: str, file: Path) -> SpecifierSet:
         raise BadSeries(f"{file}: {error}") from error
 
 
-def _check_pattern(edit: str, file: Path) -> None:
+def _check(read: Callable[[str], object], edit: str, file: Path) -> None:
     try:
-        pattern.read(edit)
+        read(edit)
     except pattern.BadPattern as error:
         raise BadSeries(f"{file}: {error}") from error
 
