@@ -143,6 +143,39 @@ def log(options: Options, style: Style) -> None:
     report.log([(root, entry) for root in roots for entry in ledger.history(root)], style)
 
 
+@_command(
+    click.option(
+        "--repo",
+        type=click.Path(path_type=Path),
+        required=True,
+        help="A clone of the upstream repository. Its work tree and index are not touched.",
+    ),
+    click.option("--project", default="", metavar="NAME", help="Default: the one that the repository holds."),
+    click.option("--base", default="", metavar="REF", help="Tag, branch or commit to start from."),
+    click.option("--branch", default="", metavar="NAME", help="One series branch instead of one a patch."),
+    click.option("--only", multiple=True, metavar="ID", help="This patch, on those it requires."),
+    click.option("--signoff", is_flag=True, help="Sign the commits off, as git's settings name you."),
+    click.option(
+        "--format-patch",
+        type=click.Path(path_type=Path),
+        metavar="OUTDIR",
+        help="A folder a branch: files for `git am`, and PULL_REQUEST.md.",
+    ),
+    click.option(
+        "--evidence",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The report of `cpfix verify --json`, for PULL_REQUEST.md.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Say what would be made; make nothing."),
+)
+def export(style: Style, dry_run: bool, **asked: Any) -> None:
+    """Make branches for upstream pull requests in a clone; nothing is pushed."""
+    from migrator import export as exporting  # GitPython
+
+    report.export(exporting.run(exporting.Request(**asked), dry_run=dry_run), style)
+
+
 @_command(click.argument("names", nargs=-1, metavar="[ID]..."))
 def explain(names: tuple[str, ...], style: Style) -> None:
     """Say what a patch does and why; without ID, list all patches."""

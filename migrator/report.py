@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from migrator.commands import Outcome, Scene
 from migrator.difference import tree_of, unified
 from migrator.ledger import Entry
 from migrator.model import CpfixError, FileChange, Install, Patch, PatchState, State
+
+if TYPE_CHECKING:
+    from migrator.export import Export
 
 _COLOURS = {
     State.NEEDED: "yellow",
@@ -263,6 +266,40 @@ def _places(patch: Patch) -> list[str]:
     return list(dict.fromkeys(f"{edit.versions}  {edit.file}" for edit in patch.edits))
 
 
+# --- export, container --------------------------------------------------------------------------------------
+
+
+def export(result: Export, style: Style) -> None:
+    """The branches that were made, or would be."""
+    if style.json:
+        _json(_export(result))
+        return
+    if style.verbosity >= 0:
+        _say(f"{result.project.name} {result.version} at {result.base} in {result.top}")
+        _states(result.states, style)
+        _say()
+    for branch in result.branches:
+        click.secho(f"{'branch' if result.written else 'would make branch'} {branch.name}", bold=True)
+        for commit in branch.commits:
+            _say(f"  {commit.patch.title}")
+            for entry in commit.files if style.verbosity > 0 else ():
+                _say(f"    {entry.path}")
+        if result.written and branch.folder is not None:
+            _say(f"  git am --keep-non-patch {branch.folder}/*.patch")
+    if not result.branches:
+        _say("Nothing to export: no patch is needed at this base.")
+    elif result.written and style.verbosity >= 0:
+        _say("\nNothing was pushed. `git log -p BRANCH` shows what would be sent.")
+
+
+def container(text: str, tag: str, name: str, style: Style) -> None:
+    """A recipe, as it is."""
+    if style.json:
+        _json({"tag": tag, "name": name, "text": text})
+    else:
+        click.echo(text, nl=False)
+
+
 def error(problem: CpfixError, style: Style) -> None:
     """A failure, on standard error; with --json, as the one object on standard output."""
     if style.json:
@@ -313,6 +350,30 @@ def _failed(state: PatchState, reason: str) -> dict[str, str]:
         "id": state.patch.id,
         "root": str(state.install.root),
         "reason": reason,
+    }
+
+
+def _export(result: Export) -> dict[str, Any]:
+    return {
+        "project": result.project.name,
+        "version": result.version,
+        "repository": str(result.top),
+        "base": result.base,
+        "commit": result.commit,
+        "patches": [_state(s) for s in result.states],
+        "branches": [
+            {
+                "name": b.name,
+                "commit": b.tip,
+                "folder": str(b.folder or ""),
+                "commits": [
+                    {"patch": c.patch.name, "title": c.patch.title, "files": [e.path for e in c.files]}
+                    for c in b.commits
+                ],
+            }
+            for b in result.branches
+        ],
+        "written": result.written,
     }
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-
 # --- where samples are sorted by length, before they are packed
 
 
@@ -24,7 +23,9 @@ def _supply_loss_mask(sample: dict[str, Any]) -> None:
 # --- where packs are read
 
 
-def _explicit_loss_mask(pack: dict[str, Any], eos_id: int, answer_only: bool) -> np.ndarray:
+def _explicit_loss_mask(
+    input_ids: list[int], loss_mask: list[int], seq_boundaries: list[int], eos_id: int, answer_only: bool
+) -> list[int]:
     """The loss mask of a pack, one entry for each input token of each of its sequences.
 
     The mask that is stored beside the tokens counts, and inner EOS tokens have no say: what follows one is a
@@ -33,22 +34,23 @@ def _explicit_loss_mask(pack: dict[str, Any], eos_id: int, answer_only: bool) ->
     entry, the one that has no label, which an explicit mask leaves at 0.
 
     Args:
-        pack: `input_ids` and `loss_mask` (aligned with the labels), and `seq_boundaries`, offsets of the stored
-            sequences, each of which holds one token more than the model is given.
+        input_ids: the stored tokens of the pack.
+        loss_mask: 0 or 1 for each of them, aligned with the labels.
+        seq_boundaries: offsets of the stored sequences; each holds one token more than the model is given.
         eos_id: the token that also fills up sequences.
         answer_only: False to train on every token that is no pad, whatever the mask says.
 
     Returns:
-        int64 [sum of (stored length - 1)], 0 or the mask's own value.
+        sum of (stored length - 1) entries, 0 or 1.
     """
-    boundaries = pack["seq_boundaries"]
     masks = []
-    for start, end in zip(boundaries[:-1], boundaries[1:]):
-        tokens = np.asarray(pack["input_ids"][start : end - 1], dtype=np.int64)
-        stored = np.asarray(pack["loss_mask"][start:end], dtype=np.int64)
+    for number, end in enumerate(seq_boundaries[1:]):
+        start = seq_boundaries[number]
+        tokens = np.asarray(input_ids[start : end - 1], dtype=np.int64)
+        stored = np.asarray(loss_mask[start:end], dtype=np.int64)
         mask = stored[: end - start - 1]
         others = np.flatnonzero(tokens != eos_id)
         may_be_pad = np.arange(len(tokens)) > (others[-1] if len(others) else -1)
         is_pad = may_be_pad & ((mask == 0) | (stored[-1:] != 0))
-        masks.append(np.where(is_pad, 0, mask if answer_only else 1))
-    return np.concatenate(masks)
+        masks.extend(np.where(is_pad, 0, mask if answer_only else 1).tolist())
+    return masks

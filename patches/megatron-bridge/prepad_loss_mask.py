@@ -24,7 +24,7 @@ def _with_lists_and_mask(sample: dict[str, Any]) -> None:
 
 
 def _fit_loss_mask(sample: dict[str, Any]) -> None:
-    """Cut or fill the loss mask to the length that the tokens have after padding, in place. Pads are no target."""
+    """Cut or fill the loss mask to the length of the padded tokens, in place: pads are no target."""
     if "loss_mask" in sample:
         length = len(sample["input_ids"])
         missing = length - len(sample["loss_mask"])
