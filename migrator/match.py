@@ -97,14 +97,12 @@ def _find_hunk(hunk: Hunk, module: Module) -> Finding:
     if isinstance(scope, str):
         return Finding(Found.NEITHER, scope)
     wanted, lines = pattern.read(hunk.edit), _lines(scope, module)
-    done = _sites(wanted.after, lines)
-    made = [{id(line) for line in site.lines if line} for site in done]
-    # context that an applied edit still has is no second place to apply it to
-    to_do = [
-        site
-        for site in _sites(wanted.before, lines)
-        if not any({id(ln) for ln in site.lines if ln} <= m for m in made)
-    ]
+    to_do, done = _sites(wanted.before, lines), _sites(wanted.after, lines)
+    # what an edit adds to, it still finds when it is made; and what a deletion leaves, it finds before it is
+    to_do, done = (
+        [s for s in to_do if not any(_rows(s) < _rows(other) for other in done)],
+        [s for s in done if not any(_rows(s) <= _rows(other) for other in to_do)],
+    )
     match len(to_do), len(done):
         case 1, 0:
             by_wanted = iter(to_do[0].lines)
@@ -118,6 +116,10 @@ def _find_hunk(hunk: Hunk, module: Module) -> Finding:
     return Finding(
         Found.NEITHER, f"{len(to_do) + len(done)} places fit (lines {rows}), exactly one is wanted"
     )
+
+
+def _rows(site: Site) -> set[int]:
+    return {id(line) for line in site.lines if line}
 
 
 def _first_line(site: Site) -> Line:
@@ -236,16 +238,16 @@ def parameters(add: str) -> tuple[ast.arg, ast.expr]:
 def _find_parameter(argument: Argument, scope: ast.FunctionDef | ast.AsyncFunctionDef) -> Finding:
     ours, default = parameters(argument.add)
     args = scope.args
-    named = [*args.posonlyargs, *args.args]
-    defaults: dict[str, ast.expr | None] = dict.fromkeys(a.arg for a in named)
-    defaults.update({a.arg: d for a, d in zip(reversed(named), reversed(args.defaults), strict=False)})
+    defaults: dict[str, ast.expr | None] = dict.fromkeys(a.arg for a in args.args)
+    defaults.update({a.arg: d for a, d in zip(reversed(args.args), reversed(args.defaults), strict=False)})
     defaults.update({a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)})
-    for found in [*named, *args.kwonlyargs]:
+    others = [*args.posonlyargs, *filter(None, (args.vararg, args.kwarg))]
+    for found in [*args.args, *args.kwonlyargs, *others]:
         if found.arg == ours.arg:
-            if same(ours, found, {}) and same(default, defaults[found.arg], {}):
+            if same(ours, found, {}) and same(default, defaults.get(found.arg), {}):
                 return Finding(Found.DONE)
             return Finding(Found.NEITHER, f"`{argument.function}` has its own parameter `{ours.arg}`")
-    if not named:
+    if not args.args:
         return Finding(Found.NEITHER, f"`{argument.function}` has no parameter to add `{ours.arg}` behind")
     return Finding(Found.TO_DO, scope=scope)
 

@@ -7,11 +7,12 @@ import io
 import re
 import textwrap
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from migrator.source import HOLE, Definition, Line
+from migrator.source import HOLE, Bindings, Definition, Line, same_line
 
 _HOLE = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 STEP = 4  # blanks a level in a patch file
@@ -28,14 +29,23 @@ class Wanted:
     mark: str  # "-", "+", " "
     line: Line | None  # None for `...`; `depth` counts from the outermost line of the edit
     depth: int
-    rows: tuple[
-        str, ...
-    ]  # its text as in the patch file, marks taken off, blank and comment rows before it included
+    rows: tuple[str, ...]  # as in the patch file, marks taken off; with blank and comment rows before it
+    documented: bool = False  # a definition's header with the docstring behind it
 
     @property
     def is_gap(self) -> bool:
         """True for `...`."""
         return self.line is None
+
+    @property
+    def is_bare_definition(self) -> bool:
+        """True for the header of a definition without a docstring."""
+        return self.line is not None and isinstance(self.line.node, Definition) and not self.documented
+
+    @property
+    def last_code(self) -> int:
+        """Index of its last row that is neither blank nor a comment."""
+        return max(index for index, row in enumerate(self.rows) if _is_code(row))
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,51 @@ def read(edit: str) -> Pattern:
             raise BadPattern(f"an edit needs a line that {side}")
         if lines[0].is_gap or lines[-1].is_gap:
             raise BadPattern("`...` stands between two lines")
+    if any(w.is_gap and w.mark != " " for w in pattern.wanted):
+        raise BadPattern("`...` neither comes nor goes")
+    if unknown := _holes(w for w in pattern.wanted if w.mark == "+") - _holes(pattern.before):
+        raise BadPattern(f"nothing says what ${min(unknown)} stands for")
     return pattern
+
+
+def read_change(edit: str) -> Pattern:
+    """Read the edit of a hunk, which has to change something. Raises `BadPattern`."""
+    pattern = read(edit)
+    marks = [w.mark for w in pattern.wanted]
+    if set(marks) == {" "}:
+        raise BadPattern("an edit that changes nothing")
+    # one line of context is there in many files that never had the other
+    if "+" not in marks and (marks[0] == "-" or marks[-1] == "-"):
+        raise BadPattern("where lines only go, the edit needs the line above them and the one below")
+    return pattern
+
+
+def read_context(lines: str) -> Pattern:
+    """Read lines that are only looked for. Raises `BadPattern`."""
+    pattern = read(lines)
+    if any(w.mark != " " for w in pattern.wanted):
+        raise BadPattern("lines that are looked for start with a blank")
+    return pattern
+
+
+def fill(want: Wanted, bound: Bindings, spell: Callable[[ast.AST], str]) -> tuple[str, ...]:
+    """The rows of a line with what its holes stand for, in parentheses where it is other code without."""
+    if not want.line or want.documented or not _holes([want]):
+        return want.rows
+    spelled = {hole.removeprefix(HOLE): spell(node) for hole, node in bound.items()}
+    enclosed = {name: f"({code})" for name, code in spelled.items()}
+    plain = tuple(_HOLE.sub(lambda m: spelled.get(m[1], m[0]), row) for row in want.rows)
+    try:
+        line = _line(textwrap.dedent("\n".join(filter(_is_code, plain))), want.depth)
+    except BadPattern:
+        line = None
+    if line is not None and same_line(want.line, line, dict(bound)):
+        return plain
+    return tuple(_HOLE.sub(lambda m: enclosed.get(m[1], m[0]), row) for row in want.rows)
+
+
+def _holes(lines: Iterable[Wanted]) -> set[str]:
+    return {name for want in lines for name in _HOLE.findall("\n".join(filter(_is_code, want.rows)))}
 
 
 def _logical_lines(rows: Sequence[str]) -> list[Wanted]:
@@ -92,7 +146,7 @@ def _logical_lines(rows: Sequence[str]) -> list[Wanted]:
             want = _wanted(mark, pending)
             pending = []
             if found and _is_docstring_of(want, found[-1]):
-                found[-1] = replace(found[-1], rows=(*found[-1].rows, *want.rows))
+                found[-1] = replace(found[-1], rows=(*found[-1].rows, *want.rows), documented=True)
             else:
                 found.append(want)
     if any(map(_is_code, pending)):
@@ -137,7 +191,8 @@ def _is_complete(rows: Sequence[str]) -> bool:
 
 def _is_decorator(rows: Sequence[str]) -> bool:
     code = [r.strip() for r in rows if _is_code(r)]
-    return bool(code) and code[0].startswith("@") and not re.search(r"^(async\s+def|def|class)\b", code[-1])
+    defines = any(re.match(r"(async\s+def|def|class)\b", row) for row in code)
+    return bool(code) and code[0].startswith("@") and not defines
 
 
 def _wanted(mark: str, rows: Sequence[str]) -> Wanted:
@@ -153,33 +208,29 @@ def _wanted(mark: str, rows: Sequence[str]) -> Wanted:
 
 def _line(text: str, depth: int) -> Line:
     header = text + "\n    pass"
-    if text.startswith("elif ") and (tree := _parsed(f"if 0:\n    pass\n{header}")):
-        node = tree.body[0]
-        assert isinstance(node, ast.If)
-        return Line("elif", node.orelse[0], depth, 0)
     for word in ("else", "finally"):
-        if re.fullmatch(rf"{word}\s*:", text):
+        if re.fullmatch(rf"{word}\s*:\s*(#.*)?", text):
             return Line(word, ast.Pass(), depth, 0)
-    if text.startswith("except") and (tree := _parsed(f"try:\n    pass\n{header}")):
-        node = tree.body[0]
-        assert isinstance(node, ast.Try)
+    if text.startswith("elif") and (node := _first(f"if 0:\n    pass\n{header}")):
+        return Line("elif", node.orelse[0], depth, 0)
+    if text.startswith("except") and (node := _first(f"try:\n    pass\n{header}")):
         return Line("except", node.handlers[0], depth, 0)
-    if text.startswith("case") and (tree := _parsed("match 0:\n" + textwrap.indent(header, "    "))):
-        node = tree.body[0]
-        assert isinstance(node, ast.Match)
+    if text.startswith("case") and (node := _first("match 0:\n" + textwrap.indent(header, "    "))):
         return Line("case", node.cases[0], depth, 0)
-    if text.endswith(":") and (
-        tree := _parsed(header if text != "try:" else f"{header}\nfinally:\n    pass")
-    ):
-        return Line("header", tree.body[0], depth, 0)
-    tree = _parsed(text)
-    if tree is None or len(tree.body) != 1 or hasattr(tree.body[0], "body"):
-        raise BadPattern(f"neither one statement nor the header of one: {text!r}")
-    return Line("statement", tree.body[0], depth, 0)
+    if node := _first(text):
+        if hasattr(node, "body") or isinstance(node, ast.Match):
+            raise BadPattern(f"a header and its body are two lines: {text!r}")
+        return Line("statement", node, depth, 0)
+    for rest in ("\n    pass", "\n    pass\nfinally:\n    pass", "\n    case _:\n        pass"):
+        if node := _first(text + rest):
+            return Line("header", node, depth, 0)
+    raise BadPattern(f"neither one statement nor the header of one: {text!r}")
 
 
-def _parsed(source: str) -> ast.Module | None:
+def _first(source: str) -> Any:
+    """The one statement of a source; None where it has none, more or is no Python."""
     try:
-        return ast.parse(source)
+        body = ast.parse(source).body
     except SyntaxError:
         return None
+    return body[0] if len(body) == 1 else None

@@ -7,16 +7,20 @@ an argument list can take one more. Only the statements concerned are parsed by 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
+from libcst.metadata import CodePosition, PositionProvider, WhitespaceInclusivePositionProvider
 
 from migrator import pattern
+from migrator.extents import Extent, Unparsable, extents, parse_run
 from migrator.match import Found, find
 from migrator.model import Argument, Edit, Hunk, Insert
-from migrator.source import HOLE, Definition, Line, Module, body_without_docstring, first_row
+from migrator.source import Bindings, Definition, Line, Module, first_row
 
 
 class CannotRewrite(Exception):
@@ -48,7 +52,8 @@ def _spliced(rows: Sequence[str], splices: Sequence[Splice]) -> list[str]:
         out += _between(rows, (row, column), splice.start)
         if splice.text and splice.start[1] == 0 and out and not out[-1].endswith(("\n", "\r")):
             out.append(_eol(rows, splice.start[0]))  # the last row of the file has no line end
-        out.append(splice.text)
+        if splice.text:
+            out.append(splice.text)
         row, column = splice.end
     return out + _between(rows, (row, column), (len(rows), 0))
 
@@ -64,194 +69,130 @@ def _splices(edit: Edit, module: Module) -> list[Splice]:
     finding = find(edit, module)
     if finding.found is not Found.TO_DO or finding.scope is None:
         raise CannotRewrite(finding.reason or "it is applied already")
-    match edit:
-        case Hunk():
-            assert finding.site is not None
-            return list(_hunk(edit, finding.site.lines, finding.site.bound, finding.scope, module))
-        case Insert():
-            return [_insert(edit, finding.scope, module)]
-        case Argument():
-            return list(_argument(edit, finding.scope, module))
-
-
-# --- where statements begin and end
-
-
-@dataclass(frozen=True)
-class Extent:
-    """Rows of one logical line: of its leading comments, of its first token, and of its last (a docstring's
-    for a definition), and the comment at the end of that row."""
-
-    comments: int
-    first: int
-    last: int
-    comment: str
-    alone: bool  # nothing else on these rows
-
-
-class _Extents(cst.CSTVisitor):
-    METADATA_DEPENDENCIES = (PositionProvider, WhitespaceInclusivePositionProvider)
-
-    def __init__(self, offset: int) -> None:
-        super().__init__()
-        self.offset = offset
-        self.found: dict[int, Extent] = {}  # by the 0-based row of the keyword or first token
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.SimpleStatementLine):
-            trailing, block = node.trailing_whitespace, None
-        elif isinstance(block := getattr(node, "body", None), cst.IndentedBlock):
-            trailing = block.header
-        elif isinstance(block, cst.SimpleStatementSuite):
-            trailing = block.trailing_whitespace
-        else:
-            return True
-        position = self.get_metadata(PositionProvider, node)
-        whole = self.get_metadata(WhitespaceInclusivePositionProvider, node)
-        leading: Sequence[cst.EmptyLine] = getattr(node, "leading_lines", ())
-        own = 0  # comment rows right above
-        while own < len(leading) and leading[-1 - own].comment is not None:
-            own += 1
-        first = whole.start.line + len(leading)
-        last = position.end.line
-        if isinstance(block, cst.IndentedBlock) and block.body:
-            last = self._header_end(node, block)
-        alone = (
-            isinstance(block, cst.IndentedBlock) if block is not None else len(getattr(node, "body", ())) == 1
-        )
-        comment = trailing.comment.value if trailing.comment else ""
-        self.found[position.start.line - 1 + self.offset] = Extent(
-            first - own - 1 + self.offset, first - 1 + self.offset, last - 1 + self.offset, comment, alone
-        )
-        return True
-
-    def _header_end(self, node: cst.CSTNode, block: cst.IndentedBlock) -> int:
-        opening = block.body[0]
-        if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.get_docstring() is not None:
-            return int(self.get_metadata(PositionProvider, opening).end.line)
-        return int(self.get_metadata(WhitespaceInclusivePositionProvider, opening).start.line) - 1
-
-
-def _chunk(scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequence[int]) -> tuple[int, int]:
-    """First and last (exclusive) row of the scope's own statements that hold the wanted rows."""
-    body = body_without_docstring(scope)
-    ends = [node.end_lineno or node.lineno for node in body]
-    holding = [
-        i
-        for i, (node, end) in enumerate(zip(body, ends, strict=True))
-        if _holds(first_row(node), end, wanted)
-    ]
-    start = first_row(body[holding[0]])
-    above = ends[holding[0] - 1] if holding[0] else 0
-    while start > above and rows[start - 1].lstrip().startswith("#"):
-        start -= 1
-    return start, ends[holding[-1]]
-
-
-def _holds(first: int, end: int, wanted: Sequence[int]) -> bool:
-    return any(first <= row < end for row in wanted)
-
-
-def _parse(rows: Sequence[str], start: int, end: int) -> tuple[MetadataWrapper, int]:
-    """A run of whole statements as a libcst module, and what to add to its rows to get the file's."""
-    text = "".join(row.rstrip("\r\n") + "\n" for row in rows[start:end])
-    indented = (
-        next(row for row in rows[start:end] if row.strip() and not row.lstrip().startswith("#"))[0] in " \t\f"
-    )
-    if indented:
-        text = "class _:\n" + text
     try:
-        tree = cst.parse_module(text)
-    except Exception as error:  # libcst's own errors and, in old releases, its panics
-        raise CannotRewrite(f"libcst cannot read lines {start + 1} to {end}: {error}") from error
-    return MetadataWrapper(tree, unsafe_skip_copy=True), start - (1 if indented else 0)
-
-
-def _extents(
-    scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequence[int]
-) -> Mapping[int, Extent]:
-    wrapper, offset = _parse(rows, *_chunk(scope, rows, wanted))
-    visitor = _Extents(offset)
-    wrapper.visit(visitor)
-    return visitor.found
+        match edit:
+            case Hunk():
+                assert finding.site is not None
+                return list(_hunk(edit, finding.site.lines, finding.site.bound, finding.scope, module))
+            case Insert():
+                return [_insert(edit, finding.scope, module)]
+            case Argument():
+                return list(_argument(edit, finding.scope, module))
+    except Unparsable as error:
+        raise CannotRewrite(str(error)) from error
 
 
 # --- hunks
 
 
+@dataclass(frozen=True)
+class _Site:
+    """What new lines have to fit into."""
+
+    module: Module
+    bound: Bindings
+    indents: Mapping[int, str]  # of the depths of the edit that the file shows
+    unit: str  # one step of indentation
+
+
 def _hunk(
-    hunk: Hunk,
-    lines: Sequence[Line | None],
-    bound: Mapping[str, ast.AST],
-    scope: ast.Module | Definition,
-    module: Module,
+    hunk: Hunk, lines: Sequence[Line | None], bound: Bindings, scope: ast.Module | Definition, module: Module
 ) -> Iterator[Splice]:
-    wanted, rows = pattern.read(hunk.edit).wanted, module.rows
-    there = [line for line in lines if line is not None]
-    known = _extents(scope, rows, [line.row for line in there])
-    indents = {w.depth: _indent(rows[ln.row]) for w, ln in zip(wanted, lines, strict=True) if ln is not None}
-    unit = _unit(scope, rows)
-
-    def extent(line: Line) -> Extent:
-        key = line.row if not isinstance(line.node, Definition) else line.node.lineno - 1
-        if key not in known or not known[key].alone:
-            raise CannotRewrite(f"line {line.row + 1} holds more than one statement")
-        return known[key]
-
-    for index, (want, line) in enumerate(zip(wanted, lines, strict=True)):
+    wanted = pattern.read(hunk.edit).wanted
+    pairs = list(zip(wanted, lines, strict=True))
+    known = extents(scope, module.rows, [line.row for line in lines if line is not None])
+    shown, inner = _indents(pairs, known, module.rows)
+    site = _Site(module, bound, inner | shown, _unit(scope, module.rows))
+    for index, (want, line) in enumerate(pairs):
         added = _run(wanted, index + 1)
         if want.mark == "-" and line is not None:
-            e = extent(line)
-            text = _text(added, bound, module, indents, unit, _eol(rows, e.first), e.comment)
-            yield Splice((e.first, 0), (e.last + 1, 0), text)
+            yield from _replace(_alone(line, known), line, added, wanted, site)
         elif want.mark == " " and line is not None and added:
-            e = extent(line)
-            text = _text(added, bound, module, indents, unit, _eol(rows, e.last))
-            yield Splice((e.last + 1, 0), (e.last + 1, 0), text)
+            last = _alone(line, known).last
+            yield Splice((last + 1, 0), (last + 1, 0), _text(added, last, site))
         elif want.mark == "+" and (index == 0 or wanted[index - 1].is_gap):
             added = _run(wanted, index)
             below = lines[index + len(added)] if index + len(added) < len(lines) else None
             if below is None:
                 raise CannotRewrite("new lines between two `...`")
-            e = extent(below)
-            text = _text(added, bound, module, indents, unit, _eol(rows, e.first))
-            yield Splice((e.comments, 0), (e.comments, 0), text)
+            above = _extent(below, known).comments
+            yield Splice((above, 0), (above, 0), _text(added, above, replace(site, indents=shown)))
+
+
+def _replace(
+    extent: Extent,
+    line: Line,
+    added: Sequence[pattern.Wanted],
+    wanted: Sequence[pattern.Wanted],
+    site: _Site,
+) -> Iterator[Splice]:
+    """A new header takes over the docstring of the one that goes, unless it brings its own."""
+    if extent.last > extent.header and any(w.mark == "+" and w.is_bare_definition for w in wanted):
+        if not added or not added[0].is_bare_definition:
+            raise CannotRewrite(f"the docstring of line {line.row + 1} would be lost")
+        header = _text(added[:1], extent.first, site, extent.comment)
+        yield Splice((extent.first, 0), (extent.header + 1, 0), header)
+        yield Splice((extent.last + 1, 0), (extent.last + 1, 0), _text(added[1:], extent.last, site))
+        return
+    text = _text(added, extent.first, site, extent.comment)
+    yield Splice((extent.first, 0), (extent.last + 1, 0), text)
+
+
+def _extent(line: Line, known: Mapping[int, Extent]) -> Extent:
+    """Where a line is; nothing else may stand in front of it."""
+    row = line.node.lineno - 1 if isinstance(line.node, Definition) else line.row
+    if row not in known or not (known[row].alone or line.kind != "statement"):
+        raise CannotRewrite(f"line {line.row + 1} holds more than one statement")
+    return known[row]
+
+
+def _alone(line: Line, known: Mapping[int, Extent]) -> Extent:
+    extent = _extent(line, known)
+    if not extent.alone:
+        raise CannotRewrite(f"line {line.row + 1} holds more than one statement")
+    return extent
 
 
 def _run(wanted: Sequence[pattern.Wanted], start: int) -> list[pattern.Wanted]:
     """The new lines from `start` on, up to the next line that is none."""
-    run: list[pattern.Wanted] = []
-    for want in wanted[start:]:
-        if want.mark != "+":
-            break
-        run.append(want)
-    return run
+    return list(takewhile(lambda want: want.mark == "+", wanted[start:]))
 
 
-def _text(
-    added: Sequence[pattern.Wanted],
-    bound: Mapping[str, ast.AST],
-    module: Module,
-    indents: Mapping[int, str],
-    unit: str,
-    eol: str,
-    comment: str = "",
-) -> str:
-    """New lines as they are written into the file; `comment` is kept at the end of the last one."""
+def _text(added: Sequence[pattern.Wanted], row: int, site: _Site, comment: str = "") -> str:
+    """New lines as they are written near a row of the file, with `comment` at the end of their last code."""
     out: list[str] = []
     for want in added:
-        indent = _indent_at(want.depth, indents, unit)
-        for row in want.rows:
-            code = row.lstrip(" ")
-            beyond = len(row) - len(code) - pattern.STEP * want.depth
-            out.append(indent + " " * max(0, beyond) + code if code else "")
-    text = eol.join(out) + eol if out else ""
-    for name, node in bound.items():
-        segment = ast.get_source_segment("".join(module.rows), node) or ast.unparse(node)
-        text = text.replace("$" + name.removeprefix(HOLE), segment)
-    if comment and text:
-        text = text.removesuffix(eol) + f"  {comment}{eol}"
-    return text
+        indent = _indent_at(want.depth, site.indents, site.unit)
+        rows = pattern.fill(want, site.bound, partial(_spelled, module=site.module))
+        for number, text in enumerate(rows):
+            code = text.lstrip(" ")
+            beyond = len(text) - len(code) - pattern.STEP * want.depth
+            end = f"  {comment}" if comment and want is added[-1] and number == want.last_code else ""
+            out.append(indent + " " * max(0, beyond) + code + end if code else "")
+    eol = _eol(site.module.rows, row)
+    return "".join(text + eol for text in out)
+
+
+def _spelled(node: ast.AST, module: Module) -> str:
+    """What a hole stands for, as the file has it; on one row."""
+    segment = ast.get_source_segment("".join(module.rows), node)
+    return segment if segment and not re.search(r"[\r\n]", segment) else ast.unparse(node)
+
+
+def _indents(
+    pairs: Sequence[tuple[pattern.Wanted, Line | None]], known: Mapping[int, Extent], rows: Sequence[str]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """The indentation of an edit's depths: as its lines have it in the file, and the blocks below them."""
+    shown: dict[int, str] = {}
+    inner: dict[int, str] = {}
+    for want, line in pairs:
+        if line is not None:
+            shown[want.depth] = _indent(rows[line.row])
+            extent = known.get(line.row)
+            if extent is not None and extent.inner is not None:
+                row, column = extent.inner
+                inner[want.depth + 1] = rows[row][:column]
+    return shown, inner
 
 
 def _indent_at(depth: int, indents: Mapping[int, str], unit: str) -> str:
@@ -297,52 +238,63 @@ def _insert(insert: Insert, before: ast.Module | Definition, module: Module) -> 
 # --- parameters and keyword arguments
 
 
+@dataclass(frozen=True)
+class _Last:
+    """The parameter or argument behind which one is added, in rows and columns of what libcst parsed."""
+
+    start: CodePosition
+    end: CodePosition
+    comma: bool
+    opening: int  # row in which the whole list's function or call begins
+
+
 class _Lists(cst.CSTVisitor):
     """The last parameter of a function, or the last plain argument of each call of a name."""
 
-    METADATA_DEPENDENCIES = (PositionProvider,)
+    METADATA_DEPENDENCIES = (PositionProvider, WhitespaceInclusivePositionProvider)
 
     def __init__(self, function: str, call: str) -> None:
         super().__init__()
         self.function, self.call = function, call
-        self.found: list[tuple[cst.Param | cst.Arg, CodeRange, CodeRange]] = []
+        self.found: list[_Last] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if not self.call and node.name.value == self.function and not self.found:
-            named = [*node.params.posonly_params, *node.params.params]
-            self._note(named[-1], node)
+            last = node.params.params[-1]
+            self._note(last, last.default or last.annotation or last.name, node)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.call and cst.Module([]).code_for_node(node.func) == self.call:
-            plain = [a for a in node.args if a.star != "**"]
-            self._note(plain[-1], node)
+        if self.call and ast.unparse(ast.parse(cst.Module([]).code_for_node(node.func))) == self.call:
+            last = [a for a in node.args if a.star != "**"][-1]
+            self._note(last, last.value, node)
 
-    def _note(self, last: cst.Param | cst.Arg, node: cst.CSTNode) -> None:
-        end = self.get_metadata(PositionProvider, last).end
-        for part in last.children:  # libcst ends a parameter before its annotation
-            if not isinstance(part, cst.Comma | cst.BaseParenthesizableWhitespace):
-                end = max(
-                    end, self.get_metadata(PositionProvider, part).end, key=lambda p: (p.line, p.column)
-                )
+    def _note(self, last: cst.Param | cst.Arg, part: cst.CSTNode, node: cst.CSTNode) -> None:
         start = self.get_metadata(PositionProvider, last).start
-        self.found.append((last, CodeRange(start, end), self.get_metadata(PositionProvider, node)))
+        opening = self.get_metadata(PositionProvider, node).start.line
+        end = self.get_metadata(WhitespaceInclusivePositionProvider, part).end  # parentheses included
+        self.found.append(_Last(start, end, isinstance(last.comma, cst.Comma), opening))
 
 
 def _argument(argument: Argument, scope: ast.Module | Definition, module: Module) -> Iterator[Splice]:
     assert isinstance(scope, Definition)
-    start, end = first_row(scope), scope.end_lineno or scope.lineno
-    wrapper, offset = _parse(module.rows, start, end)
+    wrapper, offset = parse_run(module.rows, first_row(scope), scope.end_lineno or scope.lineno)
     lists = _Lists(scope.name, argument.call)
     wrapper.visit(lists)
-    for last, at, around in lists.found:
-        row, column = at.end.line - 1 + offset, at.end.column
-        has_comma = isinstance(last.comma, cst.Comma)
-        own_row = module.rows[at.start.line - 1 + offset][: at.start.column].strip() == ""
-        if not own_row or around.start.line == around.end.line:
-            yield Splice((row, column), (row, column), f", {argument.add}")
-            continue
-        eol, indent = _eol(module.rows, row), _indent(module.rows[at.start.line - 1 + offset])
-        if has_comma and module.rows[row][column:].lstrip().startswith(","):
-            yield Splice((row + 1, 0), (row + 1, 0), f"{indent}{argument.add},{eol}")
-        else:
-            yield Splice((row, column), (row, column), f",{eol}{indent}{argument.add}")
+    for last in lists.found:
+        yield from _behind(last, argument.add, offset, module.rows)
+
+
+def _behind(last: _Last, add: str, offset: int, rows: Sequence[str]) -> Iterator[Splice]:
+    """On a row of its own where the last one has that."""
+    first, row, column = last.start.line - 1 + offset, last.end.line - 1 + offset, last.end.column
+    indent, eol = rows[first][: last.start.column], _eol(rows, row)
+    rest = rows[row][column:].strip()
+    if indent.strip() or last.start.line == last.opening:
+        yield Splice((row, column), (row, column), f", {add}")
+    elif last.comma and re.fullmatch(r",\s*(#.*)?", rest):
+        yield Splice((row + 1, 0), (row + 1, 0), f"{indent}{add},{eol}")
+    elif not last.comma and re.fullmatch(r"(#.*)?", rest):
+        yield Splice((row, column), (row, column), ",")
+        yield Splice((row + 1, 0), (row + 1, 0), f"{indent}{add}{eol}")
+    else:
+        yield Splice((row, column), (row, column), f",{eol}{indent}{add}")

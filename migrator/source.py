@@ -11,6 +11,7 @@ import inspect
 import io
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -43,8 +44,10 @@ def parse(raw: bytes) -> Module:
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0].replace("utf-8-sig", "utf-8")
         text = raw[len(bom) :].decode(encoding)
-        tree = ast.parse(text)
-    except (SyntaxError, UnicodeDecodeError, LookupError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # upstream's own, such as those of invalid escapes
+            tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError, LookupError, ValueError, RecursionError) as error:
         raise Unreadable(f"not readable as Python: {error}") from error
     return Module(tuple(_ROW.findall(text)), tree, encoding, bom)
 
