@@ -318,7 +318,7 @@ def _tests(base: _Base, patch: Patch) -> Iterable[Entry]:
             raise CannotApply(
                 f"{base.name} has a {test.path} of its own, where the test of {patch.name} would go"
             )
-        yield Entry(test.path, (base.project.contribution.test_header + test.text).encode())
+        yield Entry(test.path, test.text.encode())
 
 
 # --- doing it

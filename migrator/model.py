@@ -14,7 +14,6 @@ class Contribution:
     """What an upstream project asks of a pull request."""
 
     line_length: int = 0  # in characters; 0 where it is not known
-    test_header: str = ""  # put in front of a new test file
     rules: tuple[str, ...] = ()  # what a contributor has to see to, a sentence each
 
 

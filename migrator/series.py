@@ -104,11 +104,7 @@ def _project(file: Path) -> Project:
 
 def _contribution(table: dict[str, Any], file: Path) -> Contribution:
     take = _taker(table, file)
-    contribution = Contribution(
-        line_length=take("line-length", 0),
-        test_header=take("test-header", ""),
-        rules=tuple(take("rules", ())),
-    )
+    contribution = Contribution(take("line-length", 0), tuple(take("rules", ())))
     _nothing_left(table, file)
     return contribution
 
