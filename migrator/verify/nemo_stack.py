@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,12 @@ BARE = (
     "nemo.collections.llm.gpt.model",
     "nemo.collections.llm.gpt.data",
 )
+BARE_UNTIL_2_3 = (  # its loss reduction still borrows a function from there
+    "nemo.collections.nlp",
+    "nemo.collections.nlp.modules",
+    "nemo.collections.nlp.modules.common",
+    "nemo.collections.nlp.modules.common.megatron",
+)
 NAME = "nemo"
 # Experiment management and telemetry: nothing here calls them.
 OPTIONAL = ("nemo_run", "nvidia_resiliency_ext", "nv_one_logger")
@@ -47,6 +54,9 @@ def load() -> Stack:
     """Import the installed NeMo and wrap it. Raises ImportError where that can't be done."""
     for name in BARE:
         bare_package(name)
+    with suppress(ModuleNotFoundError):  # gone in later releases
+        for name in BARE_UNTIL_2_3:
+            bare_package(name)
     base = import_module("nemo.collections.llm.gpt.model.base")
     core = import_module("nemo.collections.llm.gpt.data.core")
     packing = import_module("nemo.collections.llm.gpt.data.packed_sequence")
@@ -58,6 +68,8 @@ def load() -> Stack:
     chat_kwargs = {"chat": True, "use_hf_tokenizer_chat_template": True}
 
     def unpacked(folder: Path, chat: bool) -> list[Mapping[str, Any]]:
+        if chat and len(_accepted(core.create_sft_dataset, **chat_kwargs)) < len(chat_kwargs):
+            raise LookupError("it has no data set for chat templates")
         kwargs = _accepted(core.create_sft_dataset, memmap_workers=1, **(chat_kwargs if chat else {}))
         path = folder / "training.jsonl"
         items = core.create_sft_dataset(path, ToyTokenizer(), seq_length=LIMIT, is_test=True, **kwargs)

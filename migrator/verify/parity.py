@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -67,14 +67,15 @@ def _packed(stack: Stack, batches: Sequence[Batch], layout: Layout, _: int) -> R
     return Result(tuple(means), whole_gradients(model, layout, state))
 
 
-def reference(items: Sequence[Item]) -> Result:
-    """Loss and gradients of the samples, one at a time."""
-    return run_ranks(1, partial(_one_at_a_time, items), TIMEOUT_S)[0]
+def as_trained(items: Sequence[Item], cp: int, faults: Faults) -> tuple[Item, ...]:
+    """The samples with the targets that the packs have to give.
 
-
-def as_trained(items: Sequence[Item], drops_after_eos: bool) -> tuple[Item, ...]:
-    """The samples with the targets that this stack trains on at CP=1."""
-    if not drops_after_eos:
+    Without context parallelism these are the ones found: no patch changes them. With it they are the samples'
+    own, or those without the ones behind an EOS, where this stack leaves them out.
+    """
+    if cp == 1:
+        return tuple(replace(item, target=faults.observed[index]) for index, item in enumerate(items))
+    if not faults.after_eos:
         return tuple(items)
     return tuple(
         replace(
@@ -103,42 +104,36 @@ def _failed(name: str, cp: int, why: str) -> list[Check]:
     return [Check(f"{name}: {part}", cp, "failed", None, BOUND, why) for part in ("loss", "gradients")]
 
 
-@dataclass(frozen=True)
-class Setup:
-    """A data set with what it has to give."""
-
-    data: DataSet
-    items: tuple[Item, ...]  # with the targets as trained
-    want: Result
+def prepare(stack: Stack, folder: Path, chat: bool, seed: int) -> DataSet:
+    """Write a data set that every context parallel size can pack without cutting a sample."""
+    return write(stack, folder, chat, seed, overlong=False)
 
 
-def prepare(stack: Stack, folder: Path, chat: bool, seed: int) -> Setup:
-    """Write a data set and compute its reference. Raises where the stack can't pack it at CP=1."""
-    data = write(stack, folder, chat, seed, overlong=False)
+@cache
+def _reference(items: tuple[Item, ...]) -> Result:
+    return run_ranks(1, partial(_one_at_a_time, items), TIMEOUT_S)[0]
+
+
+def _against(stack: Stack, data: DataSet, name: str, layout: Layout, pad_cu_seqlens: bool) -> list[Check]:
+    cp = layout.cp
     faults = Faults()
-    examine(stack, data, stack.batches(data.folder, chat, 1, False), 1, "CP=1", faults)
-    items = as_trained(data.items, faults.after_eos > 0)
-    return Setup(data, items, reference(items))
-
-
-def _against(stack: Stack, setup: Setup, name: str, layout: Layout, pad_cu_seqlens: bool) -> list[Check]:
-    data, cp = setup.data, layout.cp
     try:
         batches = stack.batches(data.folder, data.chat, cp, pad_cu_seqlens)
-        held = examine(stack, data, batches, cp, "", Faults())
+        held = examine(stack, data, batches, cp, "", faults)
+        if sorted(index for pack in held for index in pack) != list(range(len(data.items))):
+            return _failed(name, cp, "the packs don't hold exactly the samples, see the data checks")
+        items = as_trained(data.items, cp, faults)
+        want = _reference(items)
         got = run_ranks(layout.world, partial(_packed, stack, batches, layout), TIMEOUT_S)
     except RankFailed as error:
         return _failed(name, cp, last_line(error))
     except Exception as error:  # upstream code may raise anything
         return _failed(name, cp, f"{type(error).__name__}: {error}")
-    if sorted(index for pack in held for index in pack) != list(range(len(data.items))):
-        return _failed(name, cp, "the packs don't hold exactly the samples, see the data checks")
     means = [
-        sum(setup.want.losses[index] for index in pack)
-        / max(1, sum(sum(setup.items[index].target) for index in pack))
+        sum(want.losses[index] for index in pack) / max(1, sum(sum(items[index].target) for index in pack))
         for pack in held
     ]
-    return _compare(name, cp, got, setup.want, means)
+    return _compare(name, cp, got, want, means)
 
 
 def check_parity(stack: Stack, folder: Path, cps: Sequence[int], seed: int, chat: bool) -> list[Check]:
