@@ -68,8 +68,7 @@ def _held(root: Path, deadline: float) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # the next one clears up
-            state.vacate(folder, {state.IGNORE, state.LOCK})
-            disk.discard(folder / state.LOCK)
+            _clear(folder)
         os.close(handle)
 
 
@@ -89,6 +88,13 @@ def _wait(folder: Path, deadline: float) -> int:
         if time.monotonic() >= deadline:
             raise EnvironmentRefuses(_busy(folder / state.LOCK))
         time.sleep(_PAUSE)
+
+
+def _clear(folder: Path) -> None:
+    # Once the lock file is gone, the next holder may be there with its own: after it, nothing may be removed
+    # but an empty folder.
+    if not state.vacate(folder, {state.IGNORE, state.LOCK}):
+        disk.discard(folder / state.LOCK)
 
 
 def _open(folder: Path) -> int | None:

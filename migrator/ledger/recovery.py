@@ -133,10 +133,7 @@ def _remove_record(share: Part) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Drop what nothing refers to any more; not while a record that needs its backups is there."""
-    part = transaction.read(root)
-    if part is None or part.committed:
-        state.sweep(state.state_dir(root), journal.referenced(journal.read(root)))
+    state.sweep(state.state_dir(root), journal.referenced(journal.read(root)))
 
 
 def _state_of(shares: Sequence[Part]) -> str:

@@ -95,12 +95,14 @@ def sweep(state: Path, wanted: Collection[str]) -> None:
     vacate(state, {IGNORE})
 
 
-def vacate(state: Path, worthless: Collection[str]) -> None:
-    """Remove a state directory that holds nothing but `worthless` files."""
-    if state.is_dir() and {entry.name for entry in state.iterdir()} <= set(worthless):
-        for name in sorted(worthless):
-            disk.discard(state / name)
-        disk.remove_dir(state)
+def vacate(state: Path, worthless: Collection[str]) -> bool:
+    """Remove a state directory that holds nothing but `worthless` files; False where it holds more."""
+    if not {entry.name for entry in state.iterdir()} <= set(worthless):
+        return False
+    for name in sorted(worthless):
+        disk.discard(state / name)
+    disk.remove_dir(state)
+    return True
 
 
 def _lost(path: Path, why: str) -> str:

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from migrator import ledger
-from migrator.ledger import disk, state
+from migrator.ledger import disk, state, transaction
 from migrator.model import EnvironmentRefuses
 from tests.ledger import faults, world
 
@@ -95,6 +96,66 @@ def test_lock_file_that_comes_and_goes_excludes(tmp_path: Path) -> None:
         assert racer.returncode == 0
     assert counter.read_text() == "160"
     assert list(base.iterdir()) == []
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_file_that_was_removed_before_it_was_locked(
+    tmp_path: Path, successor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last holder removes its file between our opening and locking it; the next one may be there too."""
+    flock, file = fcntl.flock, tmp_path / ".cpfix" / "lock"
+    attempts = 0
+
+    def late(handle: int, operation: int) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            file.unlink()
+            if successor:
+                file.touch()
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with ledger.locked([tmp_path]):
+        assert attempts == 2
+        assert ledger.at_work([tmp_path]), "the file on the disk is the locked one"
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_release_spares_the_next_holder(
+    tmp_path: Path, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its own lock file as soon as ours is gone."""
+    base = world.build(tmp_path, "one" if applied else "pristine")
+    file = base / "left" / ".cpfix" / "lock"
+    unlink = disk.unlink
+
+    def overtaken(path: Path) -> None:
+        assert not (path == file and file.read_text() == "next")
+        unlink(path)
+        if path == file:
+            file.write_text("next")
+
+    monkeypatch.setattr(disk, "unlink", overtaken)
+    with ledger.locked([base / "left"]):
+        pass
+    assert file.read_text() == "next"
+
+
+def test_transaction_killed_while_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who holds the lock is killed over more roots than we knew of when we began to wait."""
+    base = world.build(tmp_path)
+    faults.wreck(base, "all", faults.before_replacing("b.py"))
+    involved, calls = transaction.involved, 0
+
+    def late(roots: Iterable[Path]) -> tuple[Path, ...]:
+        nonlocal calls
+        calls += 1
+        return (base / "right",) if calls == 1 else involved(roots)
+
+    monkeypatch.setattr(transaction, "involved", late)
+    with ledger.locked([base / "right"]):
+        assert len(ledger.at_work(world.roots(base))) == 2
 
 
 def test_leaves_nothing_where_nothing_was_done(tmp_path: Path) -> None:

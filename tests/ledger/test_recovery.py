@@ -148,6 +148,20 @@ def test_compiled_from_the_state_that_is_undone(half: Path) -> None:
     assert world.compiled(half) == {world.B, world.C}
 
 
+def test_compiled_while_it_is_undone(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process imports the new source just before the old one comes back."""
+    cache, put = half / "left" / "nemo" / "__pycache__" / "a.cpython-312.pyc", disk.replace
+
+    def imported(source: Path, target: Path) -> None:
+        if target.name == "a.py":
+            cache.write_bytes(b"compiled from the new source")
+        put(source, target)
+
+    monkeypatch.setattr(disk, "replace", imported)
+    world.repair(half)
+    assert not cache.exists()
+
+
 def test_compiled_file_does_not_outlive_a_killed_repair(half: Path, tmp_path: Path) -> None:
     (half / "left" / "nemo" / "__pycache__" / "a.cpython-312.pyc").write_bytes(
         b"compiled from the new source"
