@@ -1,7 +1,7 @@
 """New code of the patch `skip-packed`: the generic slicer leaves packed batches and metadata alone.
 
-Each function is inserted by name into megatron/core/utils.py, and into the module of NeMo 2.3 that has
-a slicer of its own.
+Each function is inserted by name into megatron/core/utils.py, and into the module of NeMo 2.3 that
+has a slicer of its own.
 """
 
 from __future__ import annotations
