@@ -37,7 +37,7 @@ def _unfit_pack(source: str, lengths: list[int], cp_size: int, cfg: ConfigContai
 # --- megatron/bridge/training/gpt_step.py
 
 
-def _checked_packs(data_iterator: Iterable[Any], pg_collection: Any, cfg: ConfigContainer) -> Iterable[Any]:
+def _checked_packs(data_iterator: Any, pg_collection: Any, cfg: ConfigContainer) -> Iterable[Any]:
     """The same batches, each of them checked on the host before any of it moves to the device.
 
     The check looks at the whole batch as it comes from the data loader, because each pipeline stage keeps
@@ -45,7 +45,7 @@ def _checked_packs(data_iterator: Iterable[Any], pg_collection: Any, cfg: Config
     """
 
     def read() -> Any:
-        batch: dict[str, Any] = next(data_iterator)  # type: ignore[call-overload]  # annotated so upstream
+        batch: dict[str, Any] = next(data_iterator)
         _refuse_unfit_batch(batch, pg_collection.cp.size(), cfg)
         return batch
 
@@ -88,6 +88,27 @@ def _refuse_unfit_batch(batch: dict[str, Any], cp_size: int, cfg: ConfigContaine
             )
 
 
+# --- megatron/bridge/training/llava_step.py
+
+
+def _whole_packs(data_iterator: Any, pg_collection: Any) -> Iterable[Any]:
+    """The same batches, but with context parallelism packed ones are refused, on every pipeline stage alike.
+
+    The borders of a pack move when the model puts image embeddings in, so it can't be split before.
+    """
+
+    def read() -> Any:
+        batch = next(data_iterator)
+        if batch.get("cu_seqlens") is not None and pg_collection.cp.size() > 1:
+            raise ValueError(
+                f"llava_step cannot split packed sequences over {pg_collection.cp.size()} context parallel ranks: "
+                "set context_parallel_size=1 or turn packing off"
+            )
+        return batch
+
+    return iter(read, object())
+
+
 # --- megatron/bridge/data/loaders.py
 
 
@@ -116,7 +137,7 @@ def _stored_lengths(dataset: Any) -> Iterator[list[int]]:
 def _stored_starts(dataset: Any) -> Iterator[tuple[list[int], int]]:
     """For each pack, where its sequences start and how many tokens it stores; of Parquet, without the tokens."""
     if not hasattr(dataset, "_parquet_paths"):
-        for row in dataset.indexed_dataset:
+        for row in getattr(dataset, "indexed_dataset", ()):
             yield list(row["seq_start_id"]), len(row["input_ids"])
         return
     try:

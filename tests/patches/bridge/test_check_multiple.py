@@ -13,7 +13,9 @@ import torch
 
 from tests.patches.bridge.conftest import Index
 from tests.patches.bridge.real_code import (
+    BEFORE_06,
     GPT_STEP,
+    LLAVA_STEP,
     LOADERS,
     SHAPES,
     groups,
@@ -143,6 +145,24 @@ def test_sequence_parallel_ranks_share_the_pack_too(version: str, index: Index) 
     cfg.model.sequence_parallel = False
     index_given = {**batch, "cu_seqlens_argmin": torch.tensor([[3]])}
     assert get_batch(version, patches_of(version), index_given, cfg, cp=2)[0].shape == (1, 6)
+
+
+@pytest.mark.parametrize("version", BEFORE_06)
+@pytest.mark.parametrize("stage", ["first", "middle", "last"])
+def test_llava_refuses_packs_with_context_parallelism(version: str, stage: str) -> None:
+    cfg = SimpleNamespace(dataset=SimpleNamespace(pack_sequences_in_batch=True))
+    both = (CHECK, "pipeline-metadata")
+    step = load(version, LLAVA_STEP, both, **step_stand_ins())
+    sizes = {
+        key: torch.ones(1, 8) for key in ("input_ids", "labels", "loss_mask", "pixel_values", "num_patches")
+    }
+    batch = {**sizes, "cu_seqlens": torch.tensor([[0, 4, 8, -1]]), "tokens": None, "position_ids": None}
+    batch |= {"attention_mask": None, "cu_seqlens_argmin": None, "max_seqlen": None}
+    with pytest.raises(ValueError, match="over 2 context parallel ranks"):
+        step.get_batch(iter([batch]), cfg, pg_collection=groups(cp=2, stage=stage))
+    assert step.get_batch(iter([batch]), cfg, pg_collection=groups(stage=stage))[7] is not None
+    unpacked = {**batch, "cu_seqlens": None}
+    assert step.get_batch(iter([unpacked]), cfg, pg_collection=groups(cp=2, stage=stage))[7] is None
 
 
 class Reached(Exception):
