@@ -51,7 +51,7 @@ def _prepad_examples(dataset: Any, max_seq_length: int, pad_seq_to_mult: int, pa
         example = dict(dataset[index])
         stored = len(example["input_ids"])
         if example.get("loss_mask") is None:
-            example["loss_mask"] = dataset._build_loss_mask(example)
+            example["loss_mask"] = [float(i >= example["answer_start_idx"]) for i in range(stored)]
         length = min(-(-(stored - 1) // pad_seq_to_mult) * pad_seq_to_mult, longest) + 1 if stored else 0
         truncated += stored > length
         for key, fill in (("input_ids", pad_id), ("loss_mask", 0), ("context_ids", pad_id)):

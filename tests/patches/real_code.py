@@ -36,7 +36,7 @@ def define(
 
     What the file imports has to be in `stand_ins`; of what is in both, the stand-in counts.
     """
-    namespace = {"__name__": Path(file).stem, **stand_ins}
+    namespace = {"__name__": __name__, **stand_ins}  # a module that is there, as dataclass looks for it
     exec(_code(project, version, file, patched, names, frozenset(stand_ins)), namespace)
     return namespace
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import collections
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.patches.real_code import define
@@ -12,6 +20,7 @@ from tests.patches.real_code import define
 CORE = {"2.3.3": "0.12.3", "2.4.1": "0.13.1", "2.5.0rc0": "0.14.0", "2.5.3": "0.14.0", "2.7.3": "0.16.1"}
 VERSIONS = tuple(CORE)
 MODEL = "nemo/collections/llm/gpt/model"
+DATA = "nemo/collections/llm/gpt/data"
 DISTILL = "nemo/collections/llm/modelopt/distill/model.py"
 
 
@@ -42,3 +51,71 @@ def step(version: str, patched: bool) -> Callable[..., dict[str, Any]]:
         "nemo", version, f"{MODEL}/base.py", patched, "gpt_data_step", **names
     )["gpt_data_step"]
     return found
+
+
+class ChatTemplate:
+    """A Hugging Face tokenizer whose template marks what the assistant says: token ids as text."""
+
+    chat_template = "{% generation %}"
+
+    def apply_chat_template(self, chat: list[dict[str, str]], **_: Any) -> dict[str, list[int]]:
+        """`input_ids`, and `assistant_masks` of the same length."""
+        ids, mask = [], []
+        for turn in chat:
+            words = [int(word) for word in turn["content"].split()]
+            ids += words
+            mask += [int(turn["role"] == "assistant")] * len(words)
+        return {"input_ids": ids, "assistant_masks": mask}
+
+
+class Tokenizer:
+    """Text is blank-separated token ids; EOS pads as well."""
+
+    eos_id, bos_id = 2, 1
+    tokenizer = ChatTemplate()
+
+    def text_to_ids(self, text: str) -> list[int]:
+        """Token ids."""
+        return [int(word) for word in text.split()]
+
+
+class Lines:
+    """A file of JSON lines, in place of the memory-mapped one."""
+
+    def __init__(self, dataset_paths: list[str], **_: Any) -> None:
+        self.lines = Path(dataset_paths[0]).read_text(encoding="utf-8").splitlines()
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> Any:
+        return json.loads(self.lines[index])
+
+
+def datasets(version: str, patched: bool) -> dict[str, Any]:
+    """`create_sft_dataset` and the data sets that it makes: plain, packed and chat."""
+    given: dict[str, Any] = {"np": np, "torch": torch, "json": json, "re": re, "math": math, "Path": Path}
+    given |= {"Dataset": object, "logger": logging.getLogger("nemo"), "_JSONLMemMapDataset": Lines}
+    if not version.startswith("2.3"):
+        helpers = {"re": re, "torch": torch}
+        given |= define("nemo", version, f"{DATA}/utils.py", False, "_chat_preprocess", **helpers)
+    return define("nemo", version, f"{DATA}/core.py", patched, "create_sft_dataset", **given)
+
+
+def packing(version: str, patched: bool, **stand_ins: Any) -> dict[str, Any]:
+    """`prepare_packed_sequence_data` and `PackedSequenceSpecs`, and what they pack with."""
+    given = {"np": np, "tqdm": lambda items, **_: items, "collections": collections}
+    given |= {"logging": logging.getLogger("nemo")}
+    names = "create_hist create_packing_strategy fill_packing_strategy first_fit_shuffle first_fit_decreasing"
+    utils = define("nemo", version, "nemo/utils/sequence_packing_utils.py", patched, names, **given)
+    given |= {name: utils[name] for name in names.split()}
+    given |= {"json": json, "Path": Path, "dataclass": dataclass}
+    given |= {"create_sft_dataset": datasets(version, patched)["create_sft_dataset"], **stand_ins}
+    names = "prepare_packed_sequence_data PackedSequenceSpecs"
+    return define("nemo", version, f"{DATA}/packed_sequence.py", patched, names, **given)
+
+
+def save_packs(path: Path, packs: Sequence[dict[str, Any]]) -> Path:
+    """A packed file of `input_ids`, `loss_mask` and `seq_start_id`."""
+    np.save(path, np.array(packs, dtype=object), allow_pickle=True)
+    return path
