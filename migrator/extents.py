@@ -81,10 +81,11 @@ def extents(
 ) -> Mapping[int, Extent]:
     """The extents of a scope's logical lines, by row of keyword or first token: those on the wanted rows,
     and some more. Raises `Unparsable`."""
-    wrapper, offset = parse_run(rows, *_run(scope, rows, wanted))
+    start, end = _run(scope, rows, wanted)
+    wrapper, offset = parse_run(rows, start, end)
     visitor = _Extents(offset)
     wrapper.visit(visitor)
-    return visitor.found
+    return {row: extent for row, extent in visitor.found.items() if row >= start}
 
 
 def _run(scope: ast.Module | Definition, rows: Sequence[str], wanted: Sequence[int]) -> tuple[int, int]:

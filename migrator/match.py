@@ -107,7 +107,11 @@ def _find_hunk(hunk: Hunk, module: Module) -> Finding:
         case 1, 0:
             by_wanted = iter(to_do[0].lines)
             spread = tuple(None if w.mark == "+" else next(by_wanted) for w in wanted.wanted)
-            return Finding(Found.TO_DO, site=Site(spread, to_do[0].bound), scope=scope)
+            site = Site(spread, to_do[0].bound)
+            if begun := _begun(wanted.wanted, site, lines):
+                why = f"`{_spelled(begun)}` (line {begun.row + 1}) is there already, but not all of the edit"
+                return Finding(Found.NEITHER, why)
+            return Finding(Found.TO_DO, site=site, scope=scope)
         case 0, 1:
             return Finding(Found.DONE)
         case 0, 0:
@@ -120,6 +124,23 @@ def _find_hunk(hunk: Hunk, module: Module) -> Finding:
 
 def _rows(site: Site) -> set[int]:
     return {id(line) for line in site.lines if line}
+
+
+def _begun(wanted: Sequence[pattern.Wanted], site: Site, lines: Sequence[Line]) -> Line | None:
+    """A line to come that is there already, right where it would be put: somebody has made half of the edit."""
+    at = {id(line): index for index, line in enumerate(lines)}
+    for index, want in enumerate(wanted):
+        for step, beside in ((1, index - 1), (-1, index + 1)):
+            anchor = site.lines[beside] if 0 <= beside < len(wanted) else None
+            if want.mark != "+" or want.line is None or anchor is None:
+                continue
+            place = at[id(anchor)] + step
+            if not 0 <= place < len(lines) or any(lines[place] is line for line in site.lines):
+                continue
+            depth = anchor.depth + want.depth - wanted[beside].depth
+            if lines[place].depth == depth and same_line(want.line, lines[place], dict(site.bound)):
+                return lines[place]
+    return None
 
 
 def _first_line(site: Site) -> Line:

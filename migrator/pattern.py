@@ -7,9 +7,10 @@ import io
 import re
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from migrator.source import HOLE, Bindings, Definition, Line, same_line
@@ -30,7 +31,7 @@ class Wanted:
     line: Line | None  # None for `...`; `depth` counts from the outermost line of the edit
     depth: int
     rows: tuple[str, ...]  # as in the patch file, marks taken off; with blank and comment rows before it
-    documented: bool = False  # a definition's header with the docstring behind it
+    docstring: int = 0  # index of the row where the docstring of this definition's header begins; 0 without
 
     @property
     def is_gap(self) -> bool:
@@ -40,7 +41,7 @@ class Wanted:
     @property
     def is_bare_definition(self) -> bool:
         """True for the header of a definition without a docstring."""
-        return self.line is not None and isinstance(self.line.node, Definition) and not self.documented
+        return self.line is not None and isinstance(self.line.node, Definition) and not self.docstring
 
     @property
     def last_code(self) -> int:
@@ -82,6 +83,8 @@ def read(edit: str) -> Pattern:
             raise BadPattern("`...` stands between two lines")
     if any(w.is_gap and w.mark != " " for w in pattern.wanted):
         raise BadPattern("`...` neither comes nor goes")
+    if any(a.is_gap and c.is_gap for a, c in _around_new(pattern.wanted)):
+        raise BadPattern("new lines between two `...` have no place")
     if unknown := _holes(w for w in pattern.wanted if w.mark == "+") - _holes(pattern.before):
         raise BadPattern(f"nothing says what ${min(unknown)} stands for")
     return pattern
@@ -107,9 +110,15 @@ def read_context(lines: str) -> Pattern:
     return pattern
 
 
+def _around_new(wanted: Sequence[Wanted]) -> Iterator[tuple[Wanted, Wanted]]:
+    """The lines above and below each run of new lines that has both."""
+    old = [index for index, want in enumerate(wanted) if want.mark != "+"]
+    return ((wanted[one], wanted[other]) for one, other in pairwise(old) if other > one + 1)
+
+
 def fill(want: Wanted, bound: Bindings, spell: Callable[[ast.AST], str]) -> tuple[str, ...]:
     """The rows of a line with what its holes stand for, in parentheses where it is other code without."""
-    if not want.line or want.documented or not _holes([want]):
+    if not want.line or want.docstring or not _holes([want]):
         return want.rows
     spelled = {hole.removeprefix(HOLE): spell(node) for hole, node in bound.items()}
     enclosed = {name: f"({code})" for name, code in spelled.items()}
@@ -146,7 +155,8 @@ def _logical_lines(rows: Sequence[str]) -> list[Wanted]:
             want = _wanted(mark, pending)
             pending = []
             if found and _is_docstring_of(want, found[-1]):
-                found[-1] = replace(found[-1], rows=(*found[-1].rows, *want.rows), documented=True)
+                header = found[-1].rows
+                found[-1] = replace(found[-1], rows=(*header, *want.rows), docstring=len(header))
             else:
                 found.append(want)
     if any(map(_is_code, pending)):

@@ -112,9 +112,8 @@ def _hunk(
             yield Splice((last + 1, 0), (last + 1, 0), _text(added, last, site))
         elif want.mark == "+" and (index == 0 or wanted[index - 1].is_gap):
             added = _run(wanted, index)
-            below = lines[index + len(added)] if index + len(added) < len(lines) else None
-            if below is None:
-                raise CannotRewrite("new lines between two `...`")
+            below = lines[index + len(added)]
+            assert below is not None  # a pattern has no new lines between two gaps
             above = _extent(below, known).comments
             yield Splice((above, 0), (above, 0), _text(added, above, replace(site, indents=shown)))
 
@@ -162,11 +161,12 @@ def _text(added: Sequence[pattern.Wanted], row: int, site: _Site, comment: str =
     """New lines as they are written near a row of the file, with `comment` at the end of their last code."""
     out: list[str] = []
     for want in added:
-        indent = _indent_at(want.depth, site.indents, site.unit)
         rows = pattern.fill(want, site.bound, partial(_spelled, module=site.module))
         for number, text in enumerate(rows):
             code = text.lstrip(" ")
-            beyond = len(text) - len(code) - pattern.STEP * want.depth
+            depth = want.depth + (1 if want.docstring and number >= want.docstring else 0)
+            indent = _indent_at(depth, site.indents, site.unit)
+            beyond = len(text) - len(code) - pattern.STEP * depth
             end = f"  {comment}" if comment and want is added[-1] and number == want.last_code else ""
             out.append(indent + " " * max(0, beyond) + code + end if code else "")
     eol = _eol(site.module.rows, row)

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from fixtures import fetch
@@ -20,6 +21,9 @@ SEED = "CPFIX_TEST_SEED"
 def pytest_configure() -> None:
     """Draw the run's seed before any worker starts: they inherit it."""
     os.environ.setdefault(SEED, str(secrets.randbits(32)))
+    # a busy machine is no failure; what fails can be run again from the blob
+    hypothesis.settings.register_profile("cpfix", deadline=None, max_examples=50, print_blob=True)
+    hypothesis.settings.load_profile("cpfix")
 
 
 def pytest_report_header() -> str:

@@ -106,10 +106,10 @@ def test_logical_lines_span_rows() -> None:
 def test_a_docstring_belongs_to_its_header() -> None:
     pattern = read('+def f():\n+    """doc\n+\n+    more"""\n+    x\n y\n')
     assert shown(pattern) == [("+", "header", 0), ("+", "statement", 1), (" ", "statement", 0)]
-    assert pattern.wanted[0].documented
+    assert pattern.wanted[0].docstring == 1
     assert not pattern.wanted[0].is_bare_definition
     assert read(" class C:\n     x").wanted[0].is_bare_definition
-    assert not read(" if a:\n     'no docstring'").wanted[0].documented
+    assert not read(" if a:\n     'no docstring'").wanted[0].docstring
     field = read("+x: int = 1\n+'''a field's'''\n y")
     assert shown(field) == [("+", "statement", 0), ("+", "statement", 0), (" ", "statement", 0)]
 
@@ -153,6 +153,7 @@ def test_depth_counts_from_the_outermost_line() -> None:
         (" ...\n-a\n+b", "between two lines"),
         (" a\n ...", "between two lines"),
         ("+a\n ...\n b", "between two lines"),
+        (" a\n ...\n+b\n+c\n ...\n d", "new lines between two"),
         (" a\n-...\n b", "neither comes nor goes"),
         (" a\n+...\n b", "neither comes nor goes"),
         ("-f($A)\n+g($B)", r"what \$B stands for"),
