@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from migrator.verify.stack import Stack
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
-NAME = "bridge"
-OPTIONAL = ("modelopt", "wandb", "nvidia_resiliency_ext", "triton")
+from migrator.verify.samples import LIMIT, PACK, ToyTokenizer
+from migrator.verify.stack import Batch, Recorder, Stack, Stage, share_of
+from migrator.verify.stubs import replaced
+
+NAME = "megatron-bridge"
+# Imported unconditionally by modules that packing doesn't reach.
+OPTIONAL = ("modelopt", "wandb", "nvidia_resiliency_ext", "triton", "transformer_engine")
+CHAT = {"chat": True, "use_hf_tokenizer_chat_template": True}
+
+
+class _Quiet:
+    """Timers that do nothing."""
+
+    def __call__(self, *_: object, **__: object) -> _Quiet:
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
 
 
 def stub_names(missing: Iterable[str]) -> tuple[str, ...]:
@@ -16,5 +48,100 @@ def stub_names(missing: Iterable[str]) -> tuple[str, ...]:
 
 
 def load() -> Stack:
-    """Import the installed Megatron-Bridge and wrap it."""
-    raise ImportError("not supported yet")
+    """Import the installed Megatron-Bridge and wrap it. Raises ImportError where that can't be done."""
+    step_module = import_module("megatron.bridge.training.gpt_step")
+    packing = import_module("megatron.bridge.data.datasets.packed_sequence")
+    builders = import_module("megatron.bridge.data.builders.finetuning_dataset")
+    sft = import_module("megatron.bridge.data.datasets.sft")
+    config = import_module("megatron.bridge.training.config")
+    info = import_module("megatron.bridge.package_info")
+    state = import_module("megatron.core.parallel_state")
+    params_function = step_module.get_packed_seq_params
+    common = getattr(step_module, "_forward_step_common", step_module.forward_step)
+
+    def unpacked(folder: Path, chat: bool) -> list[Mapping[str, Any]]:
+        kwargs = {"memmap_workers": 1, **(CHAT if chat else {})}
+        items = sft.create_sft_dataset(
+            folder / "training.jsonl", ToyTokenizer(), seq_length=LIMIT, is_test=True, **kwargs
+        )
+        return [items[index] for index in range(len(items))]
+
+    def specs(cp: int, pad_cu_seqlens: bool) -> Any:
+        return packing.PackedSequenceSpecs(
+            packed_sequence_size=PACK,
+            tokenizer_model_name="toy",
+            pad_cu_seqlens=pad_cu_seqlens,
+            pad_seq_to_mult=2 * cp if cp > 1 else 1,
+        )
+
+    def batches(folder: Path, chat: bool, cp: int, pad_cu_seqlens: bool) -> list[Batch]:
+        builder = builders.FinetuningDatasetBuilder(
+            folder,
+            ToyTokenizer(),
+            seq_length=LIMIT,
+            memmap_workers=1,
+            packed_sequence_specs=specs(cp, pad_cu_seqlens),
+            dataset_kwargs=({"pad_to_max_length": True} if pad_cu_seqlens else {}) | (CHAT if chat else {}),
+            do_test=False,
+        )
+        np.random.seed(0)
+        packs = builder.build()[0]
+        return [dict(packs.collate_fn([packs[index]])) for index in range(len(packs))]
+
+    def global_state(model: Any) -> Any:
+        cp = state.get_context_parallel_world_size()
+        dataset = config.FinetuningDatasetConfig(
+            dataset_root="", seq_length=LIMIT, packed_sequence_specs=specs(cp, False)
+        )
+        checks = SimpleNamespace(check_for_nan_in_loss=False, check_for_spiky_loss=False)
+        cfg = SimpleNamespace(dataset=dataset, model=model.config, rerun_state_machine=checks)
+        return SimpleNamespace(cfg=cfg, timers=_Quiet(), straggler_timer=_Quiet())
+
+    def recorder(**more: Any) -> Recorder:
+        sizes = {
+            "context_parallel_size": state.get_context_parallel_world_size(),
+            "tensor_model_parallel_size": 1,
+            "sequence_parallel": False,
+            "mtp_num_layers": None,
+        }
+        return Recorder(config=SimpleNamespace(**sizes, **more), pg_collection=None, module=None)
+
+    def forward(model: Any, batch: Batch, stage: Stage = "only", plan: bool = False) -> tuple[Any, Any]:
+        first, last = stage in ("only", "first"), stage in ("only", "last")
+        with ExitStack() as stack:
+            for owner, name, value in (
+                (step_module, "is_pp_first_stage", first),
+                (step_module, "is_pp_last_stage", last),
+                (state, "is_pipeline_first_stage", first),
+                (state, "is_pipeline_last_stage", last),
+            ):
+                if hasattr(owner, name):
+                    stack.enter_context(replaced(owner, **{name: lambda *_, _value=value, **__: _value}))
+            out: tuple[Any, Any] = common(global_state(model), iter([dict(batch)]), model, plan)
+        return out
+
+    def step(batch: Batch, stage: Stage) -> Batch:
+        model = recorder()
+        _, loss_mask = forward(model, batch, stage)
+        return share_of(model.arguments, loss_mask)
+
+    def plan(batch: Batch) -> Any:
+        model = recorder(overlap_moe_expert_parallel_comm=True)
+        forward(model, batch, plan=True)
+        return model.arguments.get("packed_seq_params")
+
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+        out, function = step_module.forward_step(global_state(model), iter([dict(batch)]), model)
+        summed, _, logged = function(out)
+        (value,) = logged.values()  # sum and number of tokens of this rank, as the training loop adds them up
+        total = torch.as_tensor(value).clone()
+        dist.all_reduce(total, group=state.get_data_parallel_group(with_context_parallel=True))
+        return summed, float(total[0] / total[1])
+
+    def logits(model: nn.Module, batch: Batch) -> Tensor:
+        out: Tensor = forward(model, dict(batch) | {"labels": None})[0]
+        return out
+
+    builds_plans = "build_schedule_plan" in inspect.getsource(common)
+    name = f"{NAME} {info.__version__}"
+    return Stack(name, unpacked, batches, params_function, step, loss, logits, plan if builds_plans else None)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from migrator.verify import bridge_stack, data, nemo_stack, parity, slicer, steps, stubs
+from migrator.verify import bridge_stack, core_stack, data, nemo_stack, parity, slicer, steps, stubs
 from migrator.verify.check import Check
 from migrator.verify.stack import Stack
 from migrator.verify.static import find_module
@@ -22,6 +22,13 @@ STACKS = {  # what to load, by the module that tells whether it is installed
     "megatron.bridge.training.gpt_step": bridge_stack,
 }
 
+# Imported before any stub is there: Megatron-Core looks at what it finds, torch's compiler at triton.
+CORE_FIRST = (
+    "torch._dynamo",
+    "megatron.core.models.gpt.gpt_model",
+    "megatron.core.models.gpt.gpt_layer_specs",
+)
+
 
 def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say) -> Iterator[Group]:
     """Names and bodies of the groups of checks, in order. `say` is told each stub."""
@@ -32,23 +39,25 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say) -> Iterator[G
     if find_module("megatron.core.utils") is None:
         yield "imports", lambda: [Check("imports", None, "not run", detail="megatron.core is not installed")]
         return
+    stacks: list[Stack] = []
+    broken: list[Check] = []
+    for name in CORE_FIRST:
+        import_module(name)
+    for name, module in STACKS.items():
+        if find_module(name) is not None:
+            loaded = _load(module, say)
+            stacks += [loaded] if isinstance(loaded, Stack) else []
+            broken += [loaded] if isinstance(loaded, Check) else []
+    alone = not stacks and not broken
+    if alone:
+        stacks.append(core_stack.load())
+        broken.append(Check("stack", None, "not run", detail="neither NeMo nor Megatron-Bridge is installed"))
+    yield "imports", lambda: broken
     yield "core slicer", partial(_core, cps, seed)
-    found = [module for name, module in STACKS.items() if find_module(name) is not None]
-    if not found:
-        yield (
-            "stack",
-            lambda: [Check("stack", None, "not run", detail="neither NeMo nor Megatron-Bridge is installed")],
-        )
-    for module in found:
-        stack = _load(module, say)
-        if isinstance(stack, Check):
-            yield stack.name, partial(_same, stack)
-        else:
-            yield from _stack_groups(stack, scratch / stack.name.replace(" ", "-"), cps, seed)
-
-
-def _same(check: Check) -> Sequence[Check]:
-    return [check]
+    for stack in stacks:
+        prefix = f"{stack.name}, " if len(stacks) > 1 else ""
+        for name, checks in _stack_groups(stack, scratch / stack.name.replace(" ", "-"), cps, seed, alone):
+            yield prefix + name, partial(_named, prefix, checks)
 
 
 def _core(cps: Sequence[int], seed: int) -> Sequence[Check]:
@@ -74,15 +83,15 @@ def _load(module: object, say: Say) -> Stack | Check:
     return stack
 
 
-def _stack_groups(stack: Stack, scratch: Path, cps: Sequence[int], seed: int) -> Iterator[Group]:
+def _named(prefix: str, checks: Callable[[], Sequence[Check]]) -> Sequence[Check]:
+    return [replace(check, name=prefix + check.name) for check in checks()]
+
+
+def _stack_groups(stack: Stack, scratch: Path, cps: Sequence[int], seed: int, alone: bool) -> Iterator[Group]:
     scratch.mkdir(parents=True)
     chat = not data.supports_chat(stack, scratch / "chat-probe", seed)
-    yield "data", partial(data.check_data, stack, scratch / "data", cps, seed)
-    yield "step", partial(steps.check_steps, stack, cps, seed)
+    if not alone:  # else these would only check this package's own functions
+        yield "data", partial(data.check_data, stack, scratch / "data", cps, seed)
+        yield "step", partial(steps.check_steps, stack, cps, seed)
     yield "parity", partial(parity.check_parity, stack, scratch / "parity", cps, seed, chat)
     yield "leak", partial(parity.check_leak, stack, scratch / "leak", cps, seed)
-
-
-def torch_sees_gpus() -> int:
-    """Number of GPUs."""
-    return torch.cuda.device_count() if find_spec("torch") else 0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from migrator.verify.samples import LIMIT, PACK, ToyTokenizer
-from migrator.verify.stack import Batch, Stack, Stage
+from migrator.verify.stack import Batch, Recorder, Stack, Stage, share_of
 from migrator.verify.stubs import bare_package, replaced
 
 # Their __init__ files import every model and data module there is.
@@ -106,7 +106,7 @@ def load() -> Stack:
         )
         return [dict(batch) for batch in data._create_dataloader(packs, mode="train")]
 
-    def step(batch: Batch, stage: Stage) -> Batch:
+    def data_step(batch: Batch, stage: Stage = "only") -> Batch:
         state = import_module("megatron.core.parallel_state")
         first, last = stage in ("only", "first"), stage in ("only", "last")
         with replaced(
@@ -117,16 +117,21 @@ def load() -> Stack:
             share: Batch = base.gpt_data_step(iter([(dict(batch), 0, 0)]))
         return share
 
-    def params(share: Batch) -> Any:
-        return base.get_packed_seq_params(share) if "cu_seqlens" in share else None
+    def step(batch: Batch, stage: Stage) -> Batch:
+        share = data_step(batch, stage)
+        model = Recorder()
+        base.gpt_forward_step(model, share)
+        return share_of(model.arguments, share.get("loss_mask"))
 
-    def forward(model: nn.Module, share: Batch) -> Tensor:
-        out: Tensor = base.gpt_forward_step(model, share)
+    def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+        share = data_step(batch)
+        reduction = parallel.MaskedTokenLossReduction()
+        summed, _, logged = reduction.forward(share, base.gpt_forward_step(model, share))
+        return summed, float(torch.as_tensor(reduction.reduce([logged])))
+
+    def logits(model: nn.Module, batch: Batch) -> Tensor:
+        out: Tensor = base.gpt_forward_step(model, data_step(batch) | {"labels": None})
         return out
 
-    def reduce(share: Batch, losses: Tensor) -> tuple[Tensor, float]:
-        reduction = parallel.MaskedTokenLossReduction()
-        loss, _, logged = reduction.forward(share, losses)
-        return loss, float(torch.as_tensor(reduction.reduce([logged])))
-
-    return Stack(f"nemo {info.__version__}", unpacked, batches, step, params, forward, reduce)
+    name = f"nemo {info.__version__}"
+    return Stack(name, unpacked, batches, base.get_packed_seq_params, step, loss, logits)

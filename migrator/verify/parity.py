@@ -60,8 +60,7 @@ def _packed(stack: Stack, batches: Sequence[Batch], layout: Layout, _: int) -> R
     model = build(layout)
     means = []
     for batch in batches:
-        share = stack.step(dict(batch), "only")
-        loss, mean = stack.reduce(share, stack.forward(model, share))
+        loss, mean = stack.loss(model, dict(batch))
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         means.append(mean)
     return Result(tuple(means), whole_gradients(model, layout, state))
@@ -174,10 +173,9 @@ def _logits(stack: Stack, batch: Batch, model: nn.Module) -> tuple[Tensor, Tenso
     """This rank's tokens [t] as positions of the pack, and their logits [t, vocabulary]."""
     numbered = dict(batch)
     numbered["labels"] = torch.arange(batch["tokens"].shape[1])[None]
-    share = stack.step(numbered, "only")
-    where = share["labels"][0]
+    where: Tensor = stack.step(numbered, "only")["labels"][0]
     with torch.no_grad():
-        return where, stack.forward(model, share | {"labels": None})[0]
+        return where, stack.logits(model, dict(batch))[0]
 
 
 def _leak(stack: Stack, probe: Probe, layout: Layout, _: int) -> tuple[float, float]:

@@ -38,7 +38,7 @@ class ToyTokenizer:
     eos_id = eod = eos = pad_id = EOS
     bos_id = 1
     vocab_size = VOCAB
-    legacy = True
+    legacy = False
     space_sensitive = False
     chat_template = "{% generation %}"
     eos_token_id = EOS

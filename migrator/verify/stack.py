@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 Batch = dict[str, Any]
@@ -22,11 +23,43 @@ class Stack:
     unpacked: Callable[[Path, bool], list[Mapping[str, Any]]]
     # (the same folder, chat?, cp, pad_cu_seqlens) -> one batch per pack, micro batch size 1
     batches: Callable[[Path, bool, int, bool], list[Batch]]
-    # (batch, stage) -> this rank's share of it
-    step: Callable[[Batch, Stage], Batch]
-    # this rank's share -> PackedSeqParams, or None where the step would build none
+    # a whole batch -> its PackedSeqParams
     params: Callable[[Batch], Any]
-    # (model, this rank's share) -> loss of each token [1, t]
-    forward: Callable[[nn.Module, Batch], Tensor]
-    # (this rank's share, loss of each token) -> (what to run backward on, mean loss as it is logged)
-    reduce: Callable[[Batch, Tensor], tuple[Tensor, float]]
+    # (batch, stage) -> what this rank's model is given: tokens, position_ids, labels, loss_mask, attention_mask,
+    # None where the stage has none, and packed_seq_params, None where no such argument is passed
+    step: Callable[[Batch, Stage], Batch]
+    # (model, batch) -> (what to run backward on, mean loss as it is logged)
+    loss: Callable[[nn.Module, Batch], tuple[Tensor, float]]
+    # (model, batch) -> logits of this rank's tokens [1, t, vocabulary]
+    logits: Callable[[nn.Module, Batch], Tensor]
+    # batch -> the PackedSeqParams that a schedule plan is built with; None where the stack builds no plans
+    plan: Callable[[Batch], Any] | None = None
+
+
+class Recorder:
+    """Stands where a model would: keeps the arguments that it is called with."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.arguments: Batch = {}
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __call__(self, **arguments: Any) -> Tensor:
+        self.arguments = arguments
+        return torch.zeros(1)
+
+    def build_schedule_plan(self, *_: Any, **arguments: Any) -> None:
+        """As of Megatron-Core's models."""
+        self.arguments = arguments
+
+
+def share_of(arguments: Mapping[str, Any], loss_mask: Tensor | None) -> Batch:
+    """What a model was called with, under the names that a batch has."""
+    return {
+        "tokens": arguments.get("input_ids"),
+        "position_ids": arguments.get("position_ids"),
+        "labels": arguments.get("labels"),
+        "attention_mask": arguments.get("attention_mask"),
+        "loss_mask": loss_mask,
+        "packed_seq_params": arguments.get("packed_seq_params"),
+    }

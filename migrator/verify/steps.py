@@ -51,16 +51,17 @@ def _try(stack: Stack, batch: Batch, stage: Stage) -> Outcome:
         tensors = {key: value for key, value in share.items() if isinstance(value, Tensor)}
     except Exception as error:  # upstream code may raise anything
         return Outcome(error=f"{type(error).__name__}: {error}")
-    if "cu_seqlens" not in batch:
+    return _with_params(tensors, share["packed_seq_params"])
+
+
+def _with_params(tensors: Mapping[str, Any], params: Any) -> Outcome:
+    if params is None:
         return Outcome(tensors)
     try:
-        params = stack.params(share)
-        if params is None:
-            return Outcome(tensors)
         padded, valid = packed_bounds(params)
-        return Outcome(tensors, tuple(padded.tolist()), tuple(valid))
-    except Exception as error:  # upstream code may raise anything
-        return Outcome(tensors, error=f"{type(error).__name__}: {error}")
+    except ValueError as error:
+        return Outcome(tensors, error=str(error))
+    return Outcome(tensors, tuple(padded.tolist()), tuple(valid))
 
 
 def _copy(batch: Batch) -> Batch:
@@ -209,6 +210,25 @@ def _unpacked(stack: Stack, cp: int, rng: random.Random) -> Check:
     return counted(name, cp, faults)
 
 
+def _planned(stack: Stack, batch: Batch, cp: int, _: int) -> Outcome:
+    initialize(Layout(cp))
+    assert stack.plan is not None
+    try:
+        return _with_params({}, stack.plan(_copy(batch)))
+    except Exception as error:  # upstream code may raise anything
+        return Outcome(error=f"{type(error).__name__}: {error}")
+
+
+def _plan(stack: Stack, cp: int, rng: random.Random) -> Check:
+    name = "step: schedule plans have the metadata"
+    batch = packs.good_packs(rng, cp)["a pack"]
+    try:
+        outcomes = run_ranks(cp, partial(_planned, stack, batch, cp), TIMEOUT_S)
+    except RankFailed as error:
+        return Check(name, cp, "failed", detail=last_line(error))
+    return counted(name, cp, _metadata_faults("a pack", "only", batch, outcomes))
+
+
 def _single(stack: Stack, rng: random.Random) -> Check:
     """Without context parallelism lengths need not divide, and the step must leave the pack alone."""
     name, case = "step: packs of any length pass at CP=1", "odd lengths"
@@ -234,4 +254,5 @@ def check_steps(stack: Stack, cps: Sequence[int], seed: int) -> list[Check]:
     for cp in (cp for cp in cps if cp > 1):
         rng = random.Random(seed + cp)
         results += [*_good(stack, cp, rng), _bad(stack, cp, rng), _unpacked(stack, cp, rng)]
+        results += [_plan(stack, cp, rng)] if stack.plan is not None else []
     return results

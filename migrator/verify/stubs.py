@@ -19,7 +19,16 @@ from migrator.verify.reference import kernel_index
 KERNEL = "transformer_engine_torch"
 
 
-class _Stub:
+class _Named(type):
+    """Every public attribute of a stub class is another one: `ops.Sequential`."""
+
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Named(name, (_Stub,), {"__module__": cls.__module__})
+
+
+class _Stub(metaclass=_Named):
     """Takes any arguments, does nothing, can be subclassed and subscripted."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
@@ -31,10 +40,12 @@ class _Stub:
 class _StubModule(ModuleType):
     """A module in which every public name is a class of its own."""
 
+    __version__ = "2.9.0"  # of a Transformer Engine that has all that upstream asks for
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value = type(name, (_Stub,), {"__module__": self.__name__})
+        value = _Named(name, (_Stub,), {"__module__": self.__name__})
         setattr(self, name, value)
         return value
 
