@@ -34,7 +34,7 @@ class Facts:
 
 def message(patch: Patch, signature: str) -> str:
     """A commit message; `signature` is `Name <mail>`, "" for a commit that is not signed off."""
-    parts = [patch.title, fill(patch.why), "Seen as: " + fill(patch.symptom, first=len("Seen as: "))]
+    parts = [patch.title, fill(patch.why), _seen(patch, WIDTH)]
     if patch.references:
         parts.append("\n".join(["References:", *(f"- {url}" for url in patch.references)]))
     if signature:
@@ -42,11 +42,13 @@ def message(patch: Patch, signature: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def fill(text: str, *, first: int = 0, width: int = WIDTH) -> str:
-    """`text` as one paragraph; `first` characters are already on its first line."""
-    words = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    words.initial_indent = " " * first
-    return words.fill(" ".join(text.split()))[first:]
+def fill(text: str, width: int = WIDTH) -> str:
+    """`text` as one paragraph; addresses and names stay whole."""
+    return textwrap.fill(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
+def _seen(patch: Patch, width: int) -> str:
+    return fill(f"Seen as: {patch.symptom}", width)
 
 
 def evidence_of(file: Path | None) -> tuple[Check, ...] | None:
@@ -86,7 +88,7 @@ def _problem(facts: Facts, several: bool) -> list[str]:
     rows: list[str] = []
     for patch in facts.own:
         rows += [f"### {patch.title}", ""] if several else []
-        rows += [fill(patch.why, width=100), "", "Seen as: " + fill(patch.symptom, width=100), ""]
+        rows += [fill(patch.why, width=100), "", _seen(patch, 100), ""]
     return rows[:-1]
 
 
@@ -95,7 +97,8 @@ def _reproduction(facts: Facts) -> list[str]:
         return ["No unit test comes along; what is seen without the change stands above."]
     tests, sources = " ".join(facts.tests), " ".join(facts.sources)
     return [
-        "The new tests fail on the base and pass on the branch; a CPU is enough.",
+        "The new tests fail on the base and pass on the branch. They need no GPU; where upstream's conftest "
+        "does, `--noconftest` leaves it out.",
         "",
         "```",
         f"git checkout {facts.branch}",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # What a user's settings could change in what is read, written or formatted.
 _SETTINGS = (
+    "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.splitIndex=false",
     "core.quotePath=true",
@@ -55,7 +56,8 @@ def opened(folder: Path) -> Repo:
     except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
         raise UsageError(f"--repo {folder} is no git repository: clone the upstream one first") from error
     # a GIT_DIR in the environment would mean another repository to git than to GitPython
-    repo.git.update_environment(GIT_DIR=str(repo.git_dir), GIT_TERMINAL_PROMPT="0", LC_ALL="C")
+    own = {"GIT_DIR": str(repo.git_dir), "GIT_INDEX_FILE": str(Path(repo.git_dir, "index"))}
+    repo.git.update_environment(**own, GIT_TERMINAL_PROMPT="0", LC_ALL="C")
     if repo.working_tree_dir:
         repo.git.update_environment(GIT_WORK_TREE=str(repo.working_tree_dir))
     return repo
