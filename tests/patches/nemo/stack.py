@@ -7,9 +7,11 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,45 @@ def packing(version: str, patched: bool, **stand_ins: Any) -> dict[str, Any]:
     given |= {"create_sft_dataset": datasets(version, patched)["create_sft_dataset"], **stand_ins}
     names = "prepare_packed_sequence_data PackedSequenceSpecs"
     return define("nemo", version, f"{DATA}/packed_sequence.py", patched, names, **given)
+
+
+class LightningDataModule:
+    """Lightning's base class: the trainer is there once it is attached."""
+
+    trainer: Any = None
+
+
+class Loader:
+    """A data loader of one micro batch at a time."""
+
+    def __init__(self, dataset: Any, collate_fn: Callable[..., Any], mode: str, **_: Any) -> None:
+        self.dataset, self.collate_fn, self.mode = dataset, collate_fn, mode
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for index in range(len(self.dataset)):
+            yield self.collate_fn([self.dataset[index]])
+
+
+def data_module(version: str, patched: bool) -> type[Any]:
+    """`FineTuningDataModule`."""
+    given: dict[str, Any] = {"math": math, "lru_cache": lru_cache, "Path": Path, "AutoTokenizer": type(None)}
+    given |= {"pl": SimpleNamespace(LightningDataModule=LightningDataModule), "WrappedDataLoader": Loader}
+    given |= {"logging": logging.getLogger("nemo"), "rank_zero_info": print}
+    given |= {"MegatronDataSampler": SimpleNamespace}
+    given |= {"create_sft_dataset": datasets(version, patched)["create_sft_dataset"]}
+    name = "FineTuningDataModule"
+    found: type[Any] = define("nemo", version, f"{DATA}/fine_tuning.py", patched, name, **given)[name]
+    return found
+
+
+def trainer(cp_size: int, tp_size: int = 1, sequence_parallel: bool = False) -> Any:
+    """A trainer as it is attached to a data module."""
+    strategy = SimpleNamespace(
+        context_parallel_size=cp_size,
+        tensor_model_parallel_size=tp_size,
+        sequence_parallel=sequence_parallel,
+    )
+    return SimpleNamespace(strategy=strategy, global_step=0, max_steps=2)
 
 
 def save_packs(path: Path, packs: Sequence[dict[str, Any]]) -> Path:

@@ -165,7 +165,7 @@ def packed(
     examples: Any = None,
     **kwargs: Any,
 ) -> Sequences:
-    """The sequences of all packs as they are collated. `kwargs` reach the data sets, as the data module has it."""
+    """The sequences of all packs, collated. `kwargs` reach the data sets, as the data module has it."""
     code = packing(version, patched, **({"create_sft_dataset": lambda **_: examples} if examples else {}))
     file, about = folder / "training_64.npy", folder / "metadata.jsonl"
     about.unlink(missing_ok=True)
