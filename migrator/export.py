@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,9 @@ from migrator.version_file import read_version
 
 if TYPE_CHECKING:
     from git import Repo
+
+# What `apply --only` these patches would write, by path below the import root. Raises `CannotApply`.
+Contents = Callable[[frozenset[str]], Mapping[str, bytes]]
 
 _NO_JOURNAL = Journal({}, lambda record: b"")
 _FOLDERS = ("", "src/")  # where a repository may keep its packages
@@ -99,6 +102,7 @@ class _Base:
     patches: tuple[Patch, ...]
     states: tuple[PatchState, ...]
     files: Files
+    contents: Contents
     commit: str
     name: str
 
@@ -163,7 +167,8 @@ def _look(repo: Repo, request: Request) -> _Base:
         replace(p, default=True) if p.name in optional else p for p in everything.of(project.name)
     )
     states = tuple(plan.inspect(install, project, patches, _NO_JOURNAL, files))
-    return _Base(repo, project, folder, install, patches, states, files, commit, name)
+    contents = _contents(install, patches, states, files)
+    return _Base(repo, project, folder, install, patches, states, files, contents, commit, name)
 
 
 def _layout(
@@ -208,6 +213,21 @@ def _files(repo: Repo, commit: str, folder: str) -> Files:
             return File(path, entry.content, None, f"{path}: {error}")
 
     return file
+
+
+def _contents(
+    install: Install, patches: Sequence[Patch], states: Sequence[PatchState], files: Files
+) -> Contents:
+    @cache
+    def contents(names: frozenset[str]) -> Mapping[str, bytes]:
+        wanted = [s for s in states if s.patch.name in names]
+        try:
+            changes = plan.changes(install, patches, wanted, _NO_JOURNAL, files, __version__)
+        except plan.Unplannable as error:
+            raise CannotApply(f"{', '.join(sorted(names))} on {install.version}: {error}") from error
+        return {change.path: change.new for change in changes}
+
+    return contents
 
 
 # --- what is to be done
@@ -265,34 +285,19 @@ def _below(patch: Patch, needed: Sequence[Patch]) -> list[Patch]:
 
 
 def _branch(base: _Base, name: str, stack: Sequence[Patch], own: Sequence[Patch], signature: str) -> Branch:
-    contents = [_contents(base, stack[:n]) for n in range(len(stack) + 1)]
+    names = [p.name for p in stack]
+    contents = [base.contents(frozenset(names[:n])) for n in range(len(stack) + 1)]
     steps = zip(stack, contents, contents[1:], strict=False)
     commits = tuple(_commit(base, p, old, new, signature) for p, old, new in steps)
-    before = contents[len(stack) - len(own)]
-    longest = max(
-        (len(row) for c in commits[-len(own) :] for e in c.tests for row in _rows(e.content)),
-        default=0,
-    )
-    for path, new in contents[-1].items():
-        known = set(_rows(before.get(path, base.files(path).raw or b"")))
-        longest = max([longest, *(len(row) for row in _rows(new) if row not in known)])
-    return Branch(name, commits, commits[-len(own) :], longest)
+    before, after = contents[-1 - len(own)], contents[-1]
+    old = {row for path in after for row in _rows(before.get(path) or base.files(path).raw or b"")}
+    added = [row for content in after.values() for row in _rows(content) if row not in old]
+    added += [row for c in commits[-len(own) :] for e in c.tests for row in _rows(e.content)]
+    return Branch(name, commits, commits[-len(own) :], max(map(len, added), default=0))
 
 
 def _rows(content: bytes) -> list[str]:
     return content.decode(errors="replace").splitlines()
-
-
-def _contents(base: _Base, patches: Sequence[Patch]) -> dict[str, bytes]:
-    """What `apply --only` these patches would write, by path below the import root."""
-    states = [s for s in base.states if s.patch in patches]
-    try:
-        changes = plan.changes(base.install, base.patches, states, _NO_JOURNAL, base.files, __version__)
-    except plan.Unplannable as error:
-        raise CannotApply(
-            f"{', '.join(p.name for p in patches)} on {base.install.version}: {error}"
-        ) from error
-    return {change.path: change.new for change in changes}
 
 
 def _commit(
