@@ -18,12 +18,14 @@ class Index(ModuleType):
     def __init__(self) -> None:
         super().__init__("transformer_engine_torch")
         self.calls = 0
+        self.cu_seqlens: list[int] = []  # of the last call
 
     def thd_get_partitioned_indices(
         self, cu_seqlens: torch.Tensor, total: int, cp_size: int, rank: int
     ) -> torch.Tensor:
         """The index of this rank's tokens."""
         self.calls += 1
+        self.cu_seqlens = cu_seqlens.tolist()
         index: torch.Tensor = real_code.thd_get_partitioned_indices(cu_seqlens, total, cp_size, rank)
         return index
 

@@ -131,6 +131,9 @@ def test_batches_of_other_data_sets(version: str, index: Index) -> None:
     short = {"tokens": torch.ones(1, 16), "cu_seqlens": torch.tensor([[0, 4, 12, -1]])}
     with pytest.raises(ValueError, match=r"\[12\], but the pack holds 16 tokens"):
         get_batch(version, patches_of(version), short, config(version), cp=2)
+    late = {"tokens": torch.ones(1, 12), "cu_seqlens": torch.tensor([[4, 8, 12, -1]])}
+    with pytest.raises(ValueError, match=r"from \[4\] to \[12\]"):
+        get_batch(version, patches_of(version), late, config(version), cp=2)
     whole = {"tokens": torch.ones(1, 16), "labels": None, "loss_mask": None, "position_ids": None}
     assert get_batch(version, patches_of(version), whole, config(version), cp=2)[0].shape == (1, 16)
 

@@ -65,6 +65,7 @@ def test_how_the_end_is_known(version: str, index: Index, draw: random.Random) -
             given = batch(lengths, sentinels, argmin)
             for rank in range(2):
                 assert partition(version, PATCH, 2, rank, given) == expected(lengths, 2, rank)
+                assert len(index.cu_seqlens) == len(lengths) + 1
 
 
 @pytest.mark.parametrize("version", BROKEN)
