@@ -89,6 +89,7 @@ class Argument:
     call: str = ""  # dotted name as called; "" adds a parameter
     calls: int = 1  # how many calls of that name the function has
     variant: str = ""
+    width: int = 0  # columns of upstream's formatter: a longer row is broken; 0 for no limit
 
 
 Edit = Hunk | Insert | Argument

@@ -246,6 +246,7 @@ class _Last:
     end: CodePosition
     comma: bool
     opening: int  # row in which the whole list's function or call begins
+    inside: tuple[int, int] | None  # columns of all that is in the parentheses, where that is in one row
 
 
 class _Lists(cst.CSTVisitor):
@@ -261,18 +262,31 @@ class _Lists(cst.CSTVisitor):
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if not self.call and node.name.value == self.function and not self.found:
             last = node.params.params[-1]
-            self._note(last, last.default or last.annotation or last.name, node)
+            around = self.get_metadata(WhitespaceInclusivePositionProvider, node.params)
+            start = around.start.column - len(_code(node.whitespace_before_params))
+            inside = (start, around.end.column) if around.start.line == around.end.line else None
+            self._note(last, last.default or last.annotation or last.name, node, inside)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.call and ast.unparse(ast.parse(cst.Module([]).code_for_node(node.func))) == self.call:
+        if self.call and ast.unparse(ast.parse(_code(node.func))) == self.call:
             last = [a for a in node.args if a.star != "**"][-1]
-            self._note(last, last.value, node)
+            first = self.get_metadata(WhitespaceInclusivePositionProvider, node.args[0]).start
+            end = self.get_metadata(PositionProvider, node).end
+            start = first.column - len(_code(node.whitespace_before_args))
+            inside = (start, end.column - 1) if first.line == end.line else None
+            self._note(last, last.value, node, inside)
 
-    def _note(self, last: cst.Param | cst.Arg, part: cst.CSTNode, node: cst.CSTNode) -> None:
+    def _note(
+        self, last: cst.Param | cst.Arg, part: cst.CSTNode, node: cst.CSTNode, inside: tuple[int, int] | None
+    ) -> None:
         start = self.get_metadata(PositionProvider, last).start
         opening = self.get_metadata(PositionProvider, node).start.line
         end = self.get_metadata(WhitespaceInclusivePositionProvider, part).end  # parentheses included
-        self.found.append(_Last(start, end, isinstance(last.comma, cst.Comma), opening))
+        self.found.append(_Last(start, end, isinstance(last.comma, cst.Comma), opening, inside))
+
+
+def _code(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node)
 
 
 def _argument(argument: Argument, scope: ast.Module | Definition, module: Module) -> Iterator[Splice]:
@@ -281,16 +295,23 @@ def _argument(argument: Argument, scope: ast.Module | Definition, module: Module
     lists = _Lists(scope.name, argument.call)
     wrapper.visit(lists)
     for last in lists.found:
-        yield from _behind(last, argument.add, offset, module.rows)
+        yield from _behind(last, argument, offset, module.rows, _unit(scope, module.rows))
 
 
-def _behind(last: _Last, add: str, offset: int, rows: Sequence[str]) -> Iterator[Splice]:
-    """On a row of its own where the last one has that."""
+def _behind(last: _Last, argument: Argument, offset: int, rows: Sequence[str], unit: str) -> Iterator[Splice]:
+    """On a row of its own where the last one has that; a row that gets too long is broken at its brackets."""
+    add = argument.add
     first, row, column = last.start.line - 1 + offset, last.end.line - 1 + offset, last.end.column
     indent, eol = rows[first][: last.start.column], _eol(rows, row)
     rest = rows[row][column:].strip()
     if indent.strip() or last.start.line == last.opening:
+        whole = rows[row].rstrip()
+        broken = last.inside if argument.width and len(f"{whole}, {add}") > argument.width else None
+        if broken:
+            yield Splice((row, broken[0]), (row, broken[0]), eol + _indent(whole) + unit)
         yield Splice((row, column), (row, column), f", {add}")
+        if broken:
+            yield Splice((row, broken[1]), (row, broken[1]), eol + _indent(whole))
     elif last.comma and re.fullmatch(r",\s*(#.*)?", rest):
         yield Splice((row + 1, 0), (row + 1, 0), f"{indent}{add},{eol}")
     elif not last.comma and re.fullmatch(r"(#.*)?", rest):

@@ -6,7 +6,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,9 @@ def _patch(file: Path, project: Project) -> Patch:
     edits: list[Edit] = []
     for kind, read in _EDITS.items():
         for table in data.pop(kind, []):
-            edits.append(read(table, file, digest.update))
+            edit = read(table, file, digest.update)
+            width = project.contribution.line_length
+            edits.append(replace(edit, width=width) if isinstance(edit, Argument) else edit)
             _nothing_left(table, file)
     probes = tuple(_probe(table, file) for table in data.pop("probe", []))
     tests = tuple(_test(table, file) for table in data.pop("test", []))
