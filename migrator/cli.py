@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from migrator import __version__, commands, containers, ledger, report, series
-from migrator.commands import Options
-from migrator.model import CpfixError
+from migrator import __version__, commands, containers, ledger, report, scene, series
+from migrator.model import CpfixError, UsageError
 from migrator.report import Style
+from migrator.scene import Options
 
 _OPTIONS = (
     click.option(
@@ -45,6 +45,21 @@ _STYLE = (
 Command = Callable[..., int | None]
 
 
+class _Command(click.Command):
+    """Says with an object what is wrong with the options, too, if `--json` is among them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it."""
+        as_json = "--json" in args
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as problem:
+            if not as_json:
+                raise
+            report.error(UsageError(problem.format_message()), Style(json=True))
+            ctx.exit(problem.exit_code)
+
+
 def _command(*options: Any) -> Callable[[Command], click.Command]:
     """A command with the common options; errors become messages and exit codes."""
 
@@ -67,7 +82,7 @@ def _command(*options: Any) -> Callable[[Command], click.Command]:
         wrapped: Any = run
         for option in reversed([*options, *_STYLE]):
             wrapped = option(wrapped)
-        return main.command()(wrapped)
+        return main.command(cls=_Command)(wrapped)
 
     return decorate
 
@@ -86,18 +101,19 @@ def main() -> None:
 @_command(*_OPTIONS, click.option("--check", is_flag=True, help="Exit with 1 unless there is nothing to do."))
 def status(options: Options, style: Style, check: bool) -> int:
     """Show what is installed, the state of each patch, and what to do."""
-    scene = commands.look(options)
-    commands.require_targets(scene, options)
-    states = commands.selected(scene, options)
-    report.status(scene, states, style, containers.describe(scene.targets))
-    unsettled = scene.pending or any(s.state.is_work or s.state.is_error or s.in_doubt for s in states)
-    return 1 if check and unsettled else 0
+    found = scene.look(options)
+    scene.require_targets(found, options)
+    states = scene.selected(found, options)
+    report.status(found, states, style, containers.describe(found.targets))
+    settled = not (found.pending or found.busy or found.outdated)
+    fine = settled and not any(s.state.is_work or s.state.is_error or s.in_doubt for s in states)
+    return 1 if check and not fine else 0
 
 
 @_command(*_OPTIONS)
 def diff(options: Options, style: Style) -> int:
     """Print the unified diff that apply would write; valid for `git apply`."""
-    result = commands.propose(commands.look(options), options)
+    result = commands.rehearse(options)
     if result.failed:
         report.outcome(result, style, "")
     else:
@@ -117,7 +133,7 @@ def diff(options: Options, style: Style) -> int:
 def apply(options: Options, style: Style, dry_run: bool, check: bool, verify: str, keep: bool) -> int:
     """Apply the patches that are needed: all of them, or none."""
     if dry_run or check:
-        result = commands.propose(commands.look(options), options)
+        result = commands.rehearse(options)
         if check and result.changes:
             result = replace(result, exit_code=1)
     else:
@@ -139,7 +155,7 @@ def revert(options: Options, style: Style, dry_run: bool) -> int:
 @_command(*_OPTIONS)
 def log(options: Options, style: Style) -> None:
     """Show the journal: what cpfix wrote when."""
-    roots = commands.look(options).roots
+    roots = scene.look(options).roots
     report.log([(root, entry) for root in roots for entry in ledger.history(root)], style)
 
 
@@ -180,5 +196,5 @@ def export(style: Style, dry_run: bool, **asked: Any) -> None:
 def explain(names: tuple[str, ...], style: Style) -> None:
     """Say what a patch does and why; without ID, list all patches."""
     patches = series.load().patches
-    wanted = commands.named(names, patches) if names else {p.name for p in patches}
+    wanted = scene.named(names, patches) if names else {p.name for p in patches}
     report.explain([p for p in patches if p.name in wanted], style, whole=bool(names))

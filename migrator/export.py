@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrator import __version__, plan, pull_request, series, upstream_git
-from migrator.commands import named
 from migrator.model import (
     CannotApply,
     EnvironmentRefuses,
@@ -22,6 +21,7 @@ from migrator.model import (
     UsageError,
 )
 from migrator.plan import File, Files, Journal
+from migrator.scene import named
 from migrator.source import Unreadable, parse
 from migrator.upstream_git import Entry
 from migrator.version_file import read_version

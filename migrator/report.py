@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from migrator import __version__
-from migrator.commands import Outcome, Scene
+from migrator import shapes
+from migrator.commands import Outcome
 from migrator.difference import tree_of, unified
 from migrator.ledger import Entry
 from migrator.model import CpfixError, FileChange, Install, Patch, PatchState, State
+from migrator.scene import Scene
 
 if TYPE_CHECKING:
     from migrator.export import Export
@@ -57,18 +57,12 @@ def _json(data: Any) -> None:
 def status(scene: Scene, states: Sequence[PatchState], style: Style, container: str) -> None:
     """Installs and patches, and what to do."""
     if style.json:
-        _json(
-            {
-                "cpfix": __version__,
-                "installs": [_install(i) for i in scene.installs],
-                "patches": [_state(s) for s in states],
-                "pending": list(scene.pending),
-                "container": container,
-            }
-        )
+        _json(shapes.of_status(scene, states, container))
         return
     for sentence in scene.pending:
         click.secho(f"interrupted: {sentence}", fg="red", err=True)
+    for sentence in scene.busy:
+        click.secho(f"at work: {sentence}", fg="red", err=True)
     if style.verbosity >= 0:
         _table(
             ("project", "version", "kind", "imported", "writable", "root"),
@@ -117,11 +111,17 @@ def _advice(scene: Scene, states: Sequence[PatchState], style: Style) -> None:
         _say("\nSome patches cannot be applied: the reason says where. `cpfix explain ID` says what for.")
     elif any(s.in_doubt for s in states):
         _say("\nSome versions are not known to this cpfix: look for a newer one, or use --project.")
-    elif any(s.state.is_work for s in states):
+    elif scene.outdated or any(s.state.is_work for s in states):
+        for path in scene.outdated:
+            _say(f"{path} was patched by another cpfix: apply brings it up to date.")
         _say("\n`cpfix diff` shows what would be written, `cpfix apply` writes it.")
     elif style.verbosity >= 0:
         _say("\nNothing to do." if states else "\nNo patch was looked at.")
-    if any(not i.imports for i in scene.installs) and len(scene.targets) < len(scene.installs):
+    if (
+        style.verbosity >= 0
+        and any(not i.imports for i in scene.installs)
+        and len(scene.targets) < len(scene.installs)
+    ):
         _say("Copies that are not imported are left alone; name one with --root to patch it.")
 
 
@@ -155,27 +155,19 @@ def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) -> None:
     """What was written, or why nothing was."""
     if style.json:
-        _json(
-            {
-                "changed": [_change(c) for c in result.changes],
-                "patches": [_state(s) for s in result.states],
-                "failed": [_failed(s, reason) for s, reason in result.failed],
-                "messages": list(result.messages),
-                "written": bool(result.changes) and not dry_run,
-            }
-        )
+        _json(shapes.of_outcome(result, written=bool(result.changes) and not dry_run))
         return
     for message in result.messages:
         click.secho(message, fg="yellow", err=True)
     if result.failed:
-        for state, reason in result.failed:
-            click.secho(
-                f"{state.patch.name} on {state.install.version} in {state.install.root}:", fg="red", err=True
-            )
-            for part in reason.split("; "):
+        for failure in result.failed:
+            name = f"{failure.project}/{failure.id}"
+            click.secho(f"{name} on {failure.version} in {failure.root}:", fg="red", err=True)
+            for part in failure.reason.split("; "):
                 click.echo(f"  {part}", err=True)
+        count = len({(f.project, f.id, f.root) for f in result.failed})
         written = "" if result.changes else " Nothing was written."
-        click.echo(f"{len(result.failed)} of {len(result.states)} patches failed.{written}", err=True)
+        click.echo(f"{count} of {len(result.states)} patches failed.{written}", err=True)
         return
     if style.verbosity < 0:
         return
@@ -193,16 +185,16 @@ def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) 
 def diff(changes: Sequence[FileChange], style: Style) -> None:
     """The unified diff, one part a tree; each part is valid input of `git apply` at its top."""
     trees = {c.root: tree_of(c.root) for c in changes}
+    diffs = {
+        top: unified([c for c in changes if trees[c.root] == top], top)
+        for top in dict.fromkeys(trees.values())
+    }
     if style.json:
-        parts = {top: unified([c for c in changes if trees[c.root] == top], top) for top in trees.values()}
-        _json(
-            {"trees": [{"top": str(top), "diff": raw.decode(errors="replace")} for top, raw in parts.items()]}
-        )
+        _json(shapes.of_diff(diffs))
         return
-    for top in dict.fromkeys(trees.values()):
-        if len(set(trees.values())) > 1:
+    for top, raw in diffs.items():
+        if len(diffs) > 1:
             _say(f"# git -C {top} apply")
-        raw = unified([c for c in changes if trees[c.root] == top], top)
         if sys.stdout.isatty():
             for row in raw.decode(errors="replace").splitlines():
                 _say(click.style(row, fg=_DIFF_COLOURS.get(row[:1])))
@@ -214,7 +206,7 @@ def diff(changes: Sequence[FileChange], style: Style) -> None:
 def log(entries: Sequence[tuple[Path, Entry]], style: Style) -> None:
     """The journal's history."""
     if style.json:
-        _json([{"root": str(root), **asdict(entry)} for root, entry in entries])
+        _json(shapes.of_log(entries))
         return
     for root, entry in entries:
         _say(f"{entry.time}  {entry.command}  (cpfix {entry.cpfix})  {root}")
@@ -231,7 +223,7 @@ def log(entries: Sequence[tuple[Path, Entry]], style: Style) -> None:
 def explain(patches: Sequence[Patch], style: Style, *, whole: bool) -> None:
     """What patches do and why."""
     if style.json:
-        _json([_explained(patch) for patch in patches])
+        _json(shapes.of_patches(patches))
         return
     if not whole:
         _table(
@@ -251,7 +243,7 @@ def explain(patches: Sequence[Patch], style: Style, *, whole: bool) -> None:
             _say(f"\n{heading}")
             _say(textwrap.fill(" ".join(text.split()), 100, initial_indent="  ", subsequent_indent="  "))
         for heading, lines in (
-            ("Versions and files", _places(patch)),
+            ("Versions and files", shapes.places(patch)),
             ("Requires", patch.requires),
             ("References", patch.references),
         ):
@@ -262,17 +254,13 @@ def explain(patches: Sequence[Patch], style: Style, *, whole: bool) -> None:
         _say()
 
 
-def _places(patch: Patch) -> list[str]:
-    return list(dict.fromkeys(f"{edit.versions}  {edit.file}" for edit in patch.edits))
-
-
 # --- export, container --------------------------------------------------------------------------------------
 
 
 def export(result: Export, style: Style) -> None:
     """The branches that were made, or would be."""
     if style.json:
-        _json(_export(result))
+        _json(shapes.of_export(result))
         return
     if style.verbosity >= 0:
         _say(f"{result.project.name} {result.version} at {result.base} in {result.top}")
@@ -306,87 +294,3 @@ def error(problem: CpfixError, style: Style) -> None:
         _json({"error": str(problem), "exit_code": problem.exit_code})
     else:
         click.secho(f"cpfix: {problem}", fg="red", err=True)
-
-
-# --- JSON
-
-
-def _install(install: Install) -> dict[str, Any]:
-    git = install.git
-    return {
-        "project": install.project,
-        "distribution": install.distribution,
-        "version": install.version,
-        "root": str(install.root),
-        "kind": install.kind,
-        "imports": install.imports,
-        "writable": install.writable,
-        "git": None if git is None else {"head": git.head, "dirty": git.dirty},
-        "notes": list(install.notes),
-    }
-
-
-def _state(state: PatchState) -> dict[str, Any]:
-    return {
-        "project": state.patch.project,
-        "id": state.patch.id,
-        "title": state.patch.title,
-        "root": str(state.install.root),
-        "version": state.install.version,
-        "state": state.state.value,
-        "reason": state.reason,
-        "files": list(state.files),
-    }
-
-
-def _change(change: FileChange) -> dict[str, str]:
-    before, after = (hashlib.sha256(raw).hexdigest() for raw in (change.old, change.new))
-    return {"path": str(change.target), "before": before, "after": after}
-
-
-def _failed(state: PatchState, reason: str) -> dict[str, str]:
-    return {
-        "project": state.patch.project,
-        "id": state.patch.id,
-        "root": str(state.install.root),
-        "reason": reason,
-    }
-
-
-def _export(result: Export) -> dict[str, Any]:
-    return {
-        "project": result.project.name,
-        "version": result.version,
-        "repository": str(result.top),
-        "base": result.base,
-        "commit": result.commit,
-        "patches": [_state(s) for s in result.states],
-        "branches": [
-            {
-                "name": b.name,
-                "commit": b.tip,
-                "folder": str(b.folder or ""),
-                "commits": [
-                    {"patch": c.patch.name, "title": c.patch.title, "files": [e.path for e in c.files]}
-                    for c in b.commits
-                ],
-            }
-            for b in result.branches
-        ],
-        "written": result.written,
-    }
-
-
-def _explained(patch: Patch) -> dict[str, Any]:
-    return {
-        "project": patch.project,
-        "id": patch.id,
-        "title": patch.title,
-        "default": patch.default,
-        "why": patch.why,
-        "symptom": patch.symptom,
-        "requires": list(patch.requires),
-        "references": list(patch.references),
-        "retire_when": patch.retire_when,
-        "places": _places(patch),
-    }
