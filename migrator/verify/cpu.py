@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-import torch
-
 from migrator.verify import bridge_stack, core_stack, data, nemo_stack, parity, slicer, steps, stubs
 from migrator.verify.check import Check
 from migrator.verify.stack import Stack
-from migrator.verify.static import find_module
+from migrator.verify.static import TARGETS, find_module
 
 Group = tuple[str, Callable[[], Sequence[Check]]]
 Say = Callable[[str], None]
@@ -32,7 +31,6 @@ CORE_FIRST = (
 
 def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say) -> Iterator[Group]:
     """Names and bodies of the groups of checks, in order. `say` is told each stub."""
-    torch.set_num_threads(1)  # ranks are forked: no thread pool may be running by then
     for name in stubs.cpu_torch():
         say(f"{name} (CPU tensors)")
     say(stubs.cpu_kernel())
@@ -41,8 +39,13 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say) -> Iterator[G
         return
     stacks: list[Stack] = []
     broken: list[Check] = []
-    for name in CORE_FIRST:
-        import_module(name)
+    try:
+        for name in CORE_FIRST:
+            import_module(name)
+    except Exception as error:  # upstream code may raise anything
+        failed = import_failure("megatron-core: import", error)
+        yield "imports", lambda: [failed]
+        return
     for name, module in STACKS.items():
         if find_module(name) is not None:
             loaded = _load(module, say)
@@ -68,6 +71,22 @@ def _core(cps: Sequence[int], seed: int) -> Sequence[Check]:
     return slicer.check_slicer("core slicer", slicer.core_slicer, cps, seed, own_thd)
 
 
+def import_failure(name: str, error: Exception) -> Check:
+    """A failed import: the stack's own fault where a file that cpfix patches raised it or asks for a name
+    that the stack lacks; else something is missing around it, and nothing can be said.
+    """
+    files = [
+        frame.filename
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename
+    ]
+    if isinstance(error, ImportError):
+        own = (error.name or "").split(".")[0] in ("nemo", "megatron")
+    else:
+        own = bool(files) and Path(files[-1]).as_posix().endswith(TARGETS)
+    return Check(name, None, "failed" if own else "not run", detail=f"{type(error).__name__}: {error}")
+
+
 def _load(module: object, say: Say) -> Stack | Check:
     """The stack's functions, or why it can't be imported."""
     optional: Sequence[str] = getattr(module, "OPTIONAL")  # noqa: B009  # a module of `STACKS`
@@ -76,7 +95,7 @@ def _load(module: object, say: Say) -> Stack | Check:
     try:
         stack: Stack = getattr(module, "load")()  # noqa: B009
     except Exception as error:  # upstream code may raise anything
-        return Check(f"{name}: import", None, "not run", detail=f"{type(error).__name__}: {error}")
+        return import_failure(f"{name}: import", error)
     finally:
         for used in finder.used:
             say(f"{used} (stub)")

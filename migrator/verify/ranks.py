@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
@@ -29,6 +30,9 @@ def _rank(rank: int, world: int, work: Callable[[int], T], folder: Path) -> None
     """Body of a forked rank; never returns to the parent's code."""
     code = 1
     try:
+        torch.set_num_threads(
+            1
+        )  # the parent's thread pool did not come along, waiting for it would never end
         dist.init_process_group(
             "gloo",
             init_method=f"file://{folder / 'store'}",  # a TCP store fails now and then on a busy machine

@@ -25,8 +25,8 @@ class Stack:
     batches: Callable[[Path, bool, int, bool], list[Batch]]
     # a whole batch -> its PackedSeqParams
     params: Callable[[Batch], Any]
-    # (batch, stage) -> what this rank's model is given: tokens, position_ids, labels, loss_mask, attention_mask,
-    # None where the stage has none, and packed_seq_params, None where no such argument is passed
+    # (batch, stage) -> what this rank's model is given: tokens, position_ids, labels, loss_mask and
+    # attention_mask, None where a stage has none, and packed_seq_params, None where it isn't passed
     step: Callable[[Batch, Stage], Batch]
     # (model, batch) -> (what to run backward on, mean loss as it is logged)
     loss: Callable[[nn.Module, Batch], tuple[Tensor, float]]
