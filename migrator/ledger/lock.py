@@ -50,7 +50,7 @@ def locked(roots: Iterable[Path], timeout: float = 600.0) -> Iterator[None]:
 
 
 def at_work(roots: Iterable[Path]) -> list[str]:
-    """A sentence for each of these roots whose lock some process holds. Writes nothing, never waits."""
+    """A sentence for each root whose lock a process holds, be it this one. Writes nothing, never waits."""
     paths = (state.state_dir(root) / state.LOCK for root in roots)
     return [f"{path} is held by {_holder(path)}." for path in dict.fromkeys(paths) if _is_held(path)]
 
