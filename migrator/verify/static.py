@@ -60,12 +60,11 @@ def find_module(name: str) -> ModuleSpec | None:
     """The spec that `import name` would use; nothing is imported."""
     top, *rest = name.split(".")
     spec = importlib.util.find_spec(top)
-    dotted = top
     for part in rest:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        dotted = f"{dotted}.{part}"
-        spec = PathFinder.find_spec(dotted, list(spec.submodule_search_locations))
+        # By its last name: the path of a namespace package looks its parent up, which isn't imported.
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec
 
 
