@@ -127,7 +127,7 @@ def _rows(site: Site) -> set[int]:
 
 
 def _begun(wanted: Sequence[pattern.Wanted], site: Site, lines: Sequence[Line]) -> Line | None:
-    """A line to come that is there already, right where it would be put: somebody has made half of the edit."""
+    """A line to come that is there already, right where it would be put: half of the edit has been made."""
     at = {id(line): index for index, line in enumerate(lines)}
     for index, want in enumerate(wanted):
         for step, beside in ((1, index - 1), (-1, index + 1)):
@@ -249,15 +249,31 @@ def _find_argument(argument: Argument, module: Module) -> Finding:
     return _find_keyword(argument, scope) if argument.call else _find_parameter(argument, scope)
 
 
-def parameters(add: str) -> tuple[ast.arg, ast.expr]:
-    """The parameter and its default that `add` ("name: type = default") spells."""
-    function = ast.parse(f"def _({add}): pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    return function.args.args[0], function.args.defaults[0]
+def parameter(add: str) -> tuple[ast.arg, ast.expr]:
+    """The parameter and its default that `add` ("name: type = default") spells. Raises `ValueError`."""
+    match _parsed(f"def _({add}): pass"):
+        case ast.FunctionDef(args=ast.arguments(args=[only], defaults=[default], kwonlyargs=[])):
+            return only, default
+    raise ValueError(f"a parameter is added as `name: type = default`, not {add!r}")
+
+
+def keyword(add: str) -> ast.keyword:
+    """The keyword argument that `add` ("name=value") spells. Raises `ValueError`."""
+    match _parsed(f"_({add})"):
+        case ast.Expr(value=ast.Call(args=[], keywords=[ast.keyword(arg=str()) as only])):
+            return only
+    raise ValueError(f"a keyword argument is added as `name=value`, not {add!r}")
+
+
+def _parsed(statement: str) -> ast.stmt | None:
+    try:
+        return ast.parse(statement).body[0]
+    except SyntaxError:
+        return None
 
 
 def _find_parameter(argument: Argument, scope: ast.FunctionDef | ast.AsyncFunctionDef) -> Finding:
-    ours, default = parameters(argument.add)
+    ours, default = parameter(argument.add)
     args = scope.args
     defaults: dict[str, ast.expr | None] = dict.fromkeys(a.arg for a in args.args)
     defaults.update({a.arg: d for a, d in zip(reversed(args.args), reversed(args.defaults), strict=False)})
@@ -274,9 +290,7 @@ def _find_parameter(argument: Argument, scope: ast.FunctionDef | ast.AsyncFuncti
 
 
 def _find_keyword(argument: Argument, scope: ast.FunctionDef | ast.AsyncFunctionDef) -> Finding:
-    call = ast.parse(f"_({argument.add})", mode="eval").body
-    assert isinstance(call, ast.Call)
-    ours = call.keywords[0]
+    ours = keyword(argument.add)
     calls = [c for c in _calls(scope) if ast.unparse(c.func) == argument.call]
     where = f"`{argument.function}` calls `{argument.call}`"
     if len(calls) != argument.calls:

@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from migrator import pattern
+from migrator import match, pattern
 from migrator.model import (
     Argument,
     Contribution,
@@ -168,7 +168,7 @@ def _insert(table: dict[str, Any], file: Path, update: Update) -> Insert:
 
 def _argument(table: dict[str, Any], file: Path, _: Update) -> Argument:
     take = _taker(table, file)
-    return Argument(
+    argument = Argument(
         _specifier(take("versions"), file),
         take("file"),
         take("function"),
@@ -177,6 +177,8 @@ def _argument(table: dict[str, Any], file: Path, _: Update) -> Argument:
         take("calls", 1),
         take("variant", ""),
     )
+    _check(match.keyword if argument.call else match.parameter, argument.add, file)
+    return argument
 
 
 _EDITS: Mapping[str, Callable[[dict[str, Any], Path, Update], Edit]] = {
@@ -263,16 +265,18 @@ def _specifier(text: str, file: Path) -> SpecifierSet:
 def _check(read: Callable[[str], object], edit: str, file: Path) -> None:
     try:
         read(edit)
-    except pattern.BadPattern as error:
+    except (pattern.BadPattern, ValueError) as error:
         raise BadSeries(f"{file}: {error}") from error
 
 
 def _check_requirements(patches: Sequence[Patch]) -> None:
-    names = {patch.name for patch in patches}
+    named = {patch.name: patch for patch in patches}
     for patch in patches:
         for name in requirements(patch):
-            if name not in names:
+            if name not in named:
                 raise BadSeries(f"{patch.name} requires `{name}`, which is not in the series")
+            if patch.default and not named[name].default:
+                raise BadSeries(f"{patch.name} requires `{name}`, which is optional")
 
 
 def requirements(patch: Patch) -> list[str]:
