@@ -1,6 +1,6 @@
-"""Write the pages that come from the patch series: the support matrix, and a page for each patch.
+"""Write the pages, and the parts of pages, that come from the patch series.
 
-    python docs/generate.py [--check]
+    python -m docs.generate [--check]
 
 With --check nothing is written; exit code 1 says that a page is out of date.
 """
@@ -8,21 +8,43 @@ With --check nothing is written; exit code 1 says that a page is out of date.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from docs import padding_cost
 from fixtures.fetch import lock
-from migrator import plan, series
-from migrator.model import Patch, Project
+from migrator import containers, plan, series
+from migrator.model import Edit, Patch, Project
 
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 NOTE = "<!-- written by docs/generate.py from patches/: change it there -->\n"
+TAGS = {"megatron-bridge": ("0.2.0", "0.2.1", "0.2.2")}  # releases that are on no package index
+CELLS = {
+    "needed": "the defect is there, and the patch repairs it",
+    "fixed": "upstream's own fix is there",
+    "optional": "the patch is applied by `--with` only",
+    "-": "the patch has nothing to do with that release",
+    "not known": "the series was never tried against that release",
+}
+NAMES = {"nemo": "NeMo", "megatron-core": "Megatron-Core", "megatron-bridge": "Megatron-Bridge"}
+CODE = re.compile(r"(?<![\w`*.-])(?:[A-Za-z_]\w*\.)*[\w*]*_\w+(?:=[\w.]*\w)?(?:\(\))?")
+
+
+def releases(project: str) -> list[str]:
+    """The releases that the pages speak of, in order.
+
+    Megatron-Bridge before 0.3 has nothing but pre-releases on the package index.
+    """
+    locked = [w.version for w in lock() if w.project == project]
+    spoken = [v for v in locked if project == "megatron-bridge" or not Version(v).is_prerelease]
+    return sorted({*spoken, *TAGS.get(project, ())}, key=Version)
 
 
 def cell(patch: Patch, project: Project, version: str) -> str:
@@ -37,9 +59,9 @@ def cell(patch: Patch, project: Project, version: str) -> str:
     return "-"
 
 
-def columns(project: Project, patches: Sequence[Patch], versions: Sequence[str]) -> list[tuple[str, list[str]]]:
+def columns(project: Project, patches: Sequence[Patch]) -> list[tuple[str, list[str]]]:
     """Runs of releases on which every patch is the same, as (label, cells)."""
-    rows = [(v, [cell(p, project, v) for p in patches]) for v in sorted(versions, key=Version)]
+    rows = [(v, [cell(p, project, v) for p in patches]) for v in releases(project.name)]
     found = []
     for cells, run in groupby(rows, key=lambda row: row[1]):
         names = [v for v, _ in run]
@@ -47,27 +69,32 @@ def columns(project: Project, patches: Sequence[Patch], versions: Sequence[str])
     return found
 
 
-def support_matrix(everything: series.Series, versions: Mapping[str, Sequence[str]]) -> str:
+def support_matrix(everything: series.Series) -> str:
     """The page: a table a project, a row a patch, a column for each run of releases."""
     parts = [
         NOTE,
         "# Support matrix\n",
-        "What each patch is on each release, as the series has it. `needed`: the defect is there and the patch "
-        "repairs it; `fixed`: upstream's own fix is there; `optional`: applied by `--with` only; `-`: the patch "
-        "has nothing to do with that release. cpfix decides by the code it finds: see `cpfix status`.\n",
+        "What each patch is on each release, as the series has it. cpfix itself decides by the code that it "
+        "finds: see [how it decides](how-it-decides.md).\n",
+        table(["cell", "means"], [[f"`{word}`", meaning] for word, meaning in CELLS.items()]),
     ]
     for project in everything.projects:
         patches = everything.of(project.name)
-        table = columns(project, patches, versions[project.name])
-        parts.append(f"## {project.distribution}\n")
-        head = ["patch", *(label for label, _ in table)]
-        rows = [[f"[{p.id}]({page_name(p)})", *(cells[i] for _, cells in table)] for i, p in enumerate(patches)]
-        parts.append("\n".join(_row(r) for r in [head, ["---"] * len(head), *rows]) + "\n")
+        shown = columns(project, patches)
+        head = ["patch", *(label for label, _ in shown)]
+        rows = [
+            [f"[{p.id}]({page_name(p)})", *(cells[i] for _, cells in shown)] for i, p in enumerate(patches)
+        ]
+        parts += [f"## {NAMES[project.name]}\n", f"Distribution `{project.distribution}`.\n"]
+        parts.append(table(head, rows))
+        if tags := TAGS.get(project.name):
+            parts.append(f"{', '.join(tags)} are git tags; they are on no package index.\n")
     return "\n".join(parts)
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join("| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head), *rows]) + "\n"
 
 
 def page_name(patch: Patch) -> str:
@@ -75,47 +102,125 @@ def page_name(patch: Patch) -> str:
     return f"patches/{patch.project}-{patch.id}.md"
 
 
-def patch_page(patch: Patch) -> str:
+def prose(text: str) -> str:
+    """Text from a TOML file, its identifiers set as code."""
+    return CODE.sub(r"`\g<0>`", text.strip())
+
+
+def spelled(versions: SpecifierSet) -> str:
+    """A specifier with its lower bound first."""
+    return ", ".join(str(s) for s in sorted(versions, key=lambda s: (Version(s.version), s.operator)))
+
+
+def place(edit: Edit) -> str:
+    """The function or class that an edit is about, "" for the module."""
+    return getattr(edit, "scope", "") or getattr(edit, "function", "") or getattr(edit, "before", "")
+
+
+def patch_page(patch: Patch, project: Project) -> str:
     """One patch: what goes wrong, on which versions, where it is repaired."""
-    lines = [NOTE, f"# {patch.name}\n", f"**{patch.title}**\n"]
+    lines = [NOTE, f"# {patch.name}\n", f"> {prose(patch.title)}\n"]
     if not patch.default:
         lines.append(f"Optional: `cpfix apply --with {patch.name}` applies it.\n")
-    lines += ["## What goes wrong without it\n", patch.why + "\n", "## What you see\n", patch.symptom + "\n"]
-    lines += ["## Where it is repaired\n", "| versions | file | function |", "| --- | --- | --- |"]
-    places = dict.fromkeys(
-        (str(e.versions), e.file, getattr(e, "scope", "") or getattr(e, "function", "") or getattr(e, "before", ""))
-        for e in patch.edits
-    )
-    lines += [_row([f"`{versions}`", f"`{file}`", f"`{where}`" if where else "the module"]) for versions, file, where in places]
+    lines += ["## What goes wrong without it\n", prose(patch.why) + "\n"]
+    lines += ["## What you see\n", prose(patch.symptom) + "\n"]
+    states = [f"| {label} | {cells[0]} |" for label, cells in columns(project, [patch])]
+    lines += ["## Releases\n", "| release | state |", "| --- | --- |", *states, ""]
+    lines += ["## Where it is repaired\n", "| versions | file | in |", "| --- | --- | --- |"]
+    places = dict.fromkeys((spelled(e.versions), e.file, place(e)) for e in patch.edits)
+    lines += [f"| `{v}` | `{f}` | {f'`{where}`' if where else 'the module'} |" for v, f, where in places]
     lines.append("")
     if patch.requires:
-        lines += ["## Requires\n", *(f"- `{name}`" for name in series.requirements(patch)), ""]
+        names = [name.replace("/", "-") for name in series.requirements(patch)]
+        links = zip(series.requirements(patch), names, strict=True)
+        lines += ["## Requires\n", *(f"- [{name}]({page}.md)" for name, page in links), ""]
     if patch.references:
         lines += ["## References\n", *(f"- <{reference}>" for reference in patch.references), ""]
-    lines += ["## Retire when\n", patch.retire_when, ""]
+    lines += ["## Retire when\n", prose(patch.retire_when), ""]
     return "\n".join(lines)
 
 
+# --- containers
+
+
+def held(project: str, leading: str) -> list[str]:
+    """The releases of a project whose version starts so; its release candidates if there are no others."""
+    count = leading.count(".") + 1
+    found = [v for v in releases(project) if ".".join(map(str, Version(v).release[:count])) == leading]
+    return [v for v in found if not Version(v).is_prerelease] or found
+
+
+def container_page(everything: series.Series) -> str:
+    """The page: for each container the versions that it holds, and what each patch is there."""
+    parts = [
+        NOTE,
+        "# Containers\n",
+        "Which patches `cpfix apply` applies in which container. The commands are the same in all of them: "
+        "[Quickstart](quickstart.md). `cpfix status` says which container the versions that it finds fit.\n",
+    ]
+    for image in containers.load():
+        rows = []
+        for name, leading in image.versions.items():
+            project = everything.project(name)
+            known = held(name, leading)
+            cells = {p: [cell(p, project, v) for v in known] for p in everything.of(name)}
+            rows.append([NAMES[name], f"{leading}.x", *(_patches(cells, known, c) for c in list(CELLS)[:3])])
+        parts.append(f"## nemo:{image.tag}\n")
+        parts.append(table(["project", "version", "needed", "fixed upstream", "optional"], rows))
+    return "\n".join(parts)
+
+
+def _patches(cells: Mapping[Patch, Sequence[str]], versions: Sequence[str], wanted: str) -> str:
+    """The patches that are `wanted` on any of the versions; on which ones, where it is not all of them."""
+    found = []
+    for patch, states in cells.items():
+        on = [v for v, state in zip(versions, states, strict=True) if state == wanted]
+        only = "" if len(on) == len(versions) else f" ({', '.join(on)})"
+        found += [f"[{patch.id}]({page_name(patch)}){only}"] if on else []
+    return ", ".join(found) or "-"
+
+
+# --- writing
+
+
+def filled(text: str, name: str, body: str, mark: str = "<!-- {} -->") -> str:
+    """`text` with `body` between the marks `name` and `/name`. Raises `ValueError` where they are missing."""
+    start, end = mark.format(name), mark.format(f"/{name}")
+    before, found, rest = text.partition(start + "\n")
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"no {start} ... {end}")
+    indent = before[before.rfind("\n") + 1 :]
+    return f"{before}{found}{body}{indent}{closed}{after}"
+
+
 def pages() -> dict[Path, str]:
-    """Every generated page by its path."""
+    """Every page that is generated, whole or in part, by its path."""
     everything = series.load()
-    versions: dict[str, list[str]] = {p.name: [] for p in everything.projects}
-    for wheel in lock():
-        # Megatron-Bridge before 0.3 has nothing but pre-releases on the package index
-        if not Version(wheel.version).is_prerelease or wheel.project == "megatron-bridge":
-            versions[wheel.project].append(wheel.version)
-    found = {ROOT / "docs" / page_name(patch): patch_page(patch) for patch in everything.patches}
-    return {ROOT / "docs" / "support-matrix.md": support_matrix(everything, versions), **found}
+    found = {
+        DOCS / page_name(patch): patch_page(patch, everything.project(patch.project))
+        for patch in everything.patches
+    }
+    found[DOCS / "support-matrix.md"] = support_matrix(everything)
+    found[DOCS / "containers.md"] = container_page(everything)
+    data = (DOCS / "data.md").read_text(encoding="utf-8")
+    for name, body in padding_cost.tables().items():
+        data = filled(data, name, body)
+    found[DOCS / "data.md"] = data
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = "".join(f"      - {p.name}: {page_name(p)}\n" for p in everything.patches)
+    found[ROOT / "mkdocs.yml"] = filled(settings, "patches", nav, "# <{}>")
+    return found
 
 
 def main() -> int:
     """Write the pages, or say which ones are out of date."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
     wanted = pages()
     stale = [p for p, text in wanted.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
-    stale += [p for p in (ROOT / "docs" / "patches").glob("*.md") if p not in wanted]
+    stale += [p for p in (DOCS / "patches").glob("*.md") if p not in wanted]
     for path in stale:
         sys.stdout.write(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}\n")
         if not check and path in wanted:
@@ -123,6 +228,8 @@ def main() -> int:
             path.write_text(wanted[path], encoding="utf-8")
         elif not check:
             path.unlink()
+    if check and stale:
+        sys.stdout.write("`python -m docs.generate` writes them.\n")
     return 1 if check and stale else 0
 
 
