@@ -36,7 +36,7 @@ def _packed_lengths(batch: Any, cp_size: int) -> list[int]:
         value = batch.get(key)
         if value is None:
             continue
-        if value.dim() != 2 or value.size(0) != 1:
+        if value.size(0) != 1:
             raise ValueError(
                 f"packed sequences need a micro batch size of 1, not {key} of shape {tuple(value.shape)}: "
                 "set micro_batch_size=1"

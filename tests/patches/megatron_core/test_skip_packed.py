@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from migrator.model import State
+from tests.patches import states
 from tests.patches.nemo.stack import core_slicer
 from tests.patches.real_code import new_code
 from tests.patches.thd import SPLIT, Ranks, packed_batch, partition, plain_batch, random_lengths, same
+from tests.sandbox import make_sandbox
 
 CODE = new_code("megatron-core/skip_packed.py")
 VERSIONS = ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1")
@@ -119,6 +123,8 @@ def test_a_batch_that_is_split_passes_untouched(
     for rank in ranks.each(cp_size):
         batch = split(packed_batch(rng, lengths, sentinels), lengths, cp_size, rank)
         if rng.random() < 0.5:
+            batch["attention_mask"] = torch.ones(1, 1, 4, 4)
+        if rng.random() < 0.5:
             batch["cu_seqlens"] = batch["cu_seqlens"][0]
         before = dict(batch)
         assert core_slicer(version, True)(batch) is batch
@@ -150,6 +156,8 @@ def test_a_whole_pack_is_refused(version: str, key: str, rng: random.Random, ran
     for spoiled in (whole, batch | {key: whole[key]}):
         with pytest.raises(ValueError, match="THD split"):
             core_slicer(version, True)(spoiled)
+    with pytest.raises(ValueError, match="THD split"):  # it is split, but for another size
+        core_slicer(version, True)(split(packed_batch(rng, [0, 8, 24]), [0, 8, 24], 4, 0))
     silent = {name: whole[name] for name in (*SPLIT, "decoder_input")}
     silent["cu_seqlens"] = torch.IntTensor([[0, 4, 8, lengths[-1]]])
     sliced = core_slicer(version, False)(silent)  # upstream: across sequence borders, and no error
@@ -183,3 +191,26 @@ def test_a_group_that_is_given_counts(version: str, rng: random.Random, ranks: R
         core_slicer(version, True)(whole, cp_group=Group(2, 1))
     ranks.cp_size = 2
     assert core_slicer(version, True)(whole, cp_group=Group(1, 0)) is whole
+
+
+# --- states
+
+
+@pytest.mark.parametrize("version", ["0.12.3", "0.15.3", "0.17.1"])
+def test_needed_then_applied(version: str, tmp_path: Path) -> None:
+    states.check_needed_then_applied("megatron-core/skip-packed", version, tmp_path)
+
+
+@pytest.mark.parametrize("version", ["0.18.0", "0.18.2", "0.19.0", "0.19.2"])
+def test_releases_that_send_packs_elsewhere_are_left_alone(version: str, tmp_path: Path) -> None:
+    root = make_sandbox(tmp_path, {"megatron-core": version})
+    found = states.state(root, "megatron-core/skip-packed")
+    assert found.state is State.FIXED_UPSTREAM
+    assert "megatron/core/utils.py" in found.reason
+
+
+def test_a_release_that_lost_its_fix_is_not_fine(tmp_path: Path) -> None:
+    old, file = "get_sft_batch_on_this_cp_rank(batch, cp_group=cp_group)", "megatron/core/utils.py"
+    found = states.replaced("megatron-core/skip-packed", "0.18.2", tmp_path, file, old, "sliced(batch)")
+    assert found.state is State.NOT_APPLICABLE
+    assert found.in_doubt

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from migrator.model import State
+from tests.patches import states
 from tests.patches.nemo.stack import CORE, MODEL, VERSIONS, Tokenizer, datasets, save_packs
 from tests.patches.real_code import define
 from tests.patches.thd import packed_batch, random_lengths, same
@@ -165,3 +167,27 @@ def test_upstream_under_pad_cu_seqlens(version: str, tmp_path: Path, rng: random
         assert (int(before["max_seqlen"][0]) < longest(before)[0]) is too_small
         assert same(before, after) is not too_small  # right metadata: as before
         assert same({**before, "max_seqlen": 0}, {**after, "max_seqlen": 0})
+
+
+# --- states
+
+
+@pytest.mark.parametrize("version", VERSIONS[::2])
+def test_needed_then_applied(version: str, tmp_path: Path) -> None:
+    states.check_needed_then_applied("nemo/padded-params", version, tmp_path)
+
+
+def test_releases_beyond_the_range_are_left_alone(tmp_path: Path) -> None:
+    states.check_elsewhere("nemo/padded-params", "2.7.3", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("padded", "expected"), [("cu_seqlens", State.FIXED_UPSTREAM), ("longer", State.CONFLICT)]
+)
+def test_params_that_are_padded_already_are_left_alone(padded: str, expected: State, tmp_path: Path) -> None:
+    """Written in another order than the patch writes them; other lengths are no fix."""
+    call, qkv, longest = "return PackedSeqParams(", 'qkv_format="thd",', "max_seqlen_q=max_seqlen,"
+    changes = [qkv, "", call, call + qkv]
+    changes += [longest, f"cu_seqlens_q_padded={padded}, cu_seqlens_kv_padded={padded}, {longest}"]
+    found = states.replaced("nemo/padded-params", "2.7.3", tmp_path, f"{MODEL}/base.py", *changes)
+    assert found.state is expected

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.patches.nemo.stack import VERSIONS, Tokenizer, datasets, packing
+from migrator.model import State
+from tests.patches import states
+from tests.patches.nemo.stack import DATA, VERSIONS, Tokenizer, datasets, packing
 from tests.patches.real_code import new_code
 
 CODE = new_code("nemo/prepad.py")
@@ -69,7 +71,7 @@ def test_examples_get_lengths_that_can_be_split(rng: random.Random, caplog: pyte
         length = len(new["input_ids"])
         assert [len(new[key]) for key in ("loss_mask", "context_ids")] == [length] * 2
         stored = len(old["input_ids"])
-        assert (length - 1) % multiple == 0 or not stored
+        assert length == 0 if stored == 0 else (length - 1) % multiple == 0
         assert length <= longest + 1
         assert length >= stored or length == longest + 1
         assert length - stored < multiple
@@ -319,3 +321,22 @@ def test_with_a_multiple_of_one_every_byte_is_as_before(
         files = [(tmp_path / name).read_bytes() for name in ("training_64.npy", "metadata.jsonl")]
         made.append((sequences, files))
     assert made[0] == made[1]
+
+
+# --- states
+
+
+@pytest.mark.parametrize("version", VERSIONS[::2])
+def test_needed_then_applied(version: str, tmp_path: Path) -> None:
+    states.check_needed_then_applied("nemo/prepad", version, tmp_path)
+
+
+def test_releases_beyond_the_range_are_left_alone(tmp_path: Path) -> None:
+    states.check_elsewhere("nemo/prepad", "2.7.3", tmp_path)
+
+
+def test_a_release_that_prepads_by_itself_is_left_alone(tmp_path: Path) -> None:
+    old = "    return np.array([dataset[i] for i in range(len(dataset))])\n"
+    file, new = f"{DATA}/packed_sequence.py", f"    dataset = pre_pad_dataset(dataset)\n{old}"
+    found = states.replaced("nemo/prepad", "2.7.3", tmp_path, file, old, new)
+    assert found.state is State.FIXED_UPSTREAM

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
 
+from migrator.model import State
+from tests.patches import states
 from tests.patches.nemo.stack import slicer, step
 from tests.patches.thd import SPLIT, Index, Ranks, packed_batch, partition, plain_batch, random_lengths, same
+from tests.sandbox import make_sandbox
 
 VERSIONS = ("2.3.0", "2.3.3")
 
@@ -61,3 +65,16 @@ def test_split_packs_pass_and_whole_ones_are_refused(
             slicer(version, False)(dict(part))
     ranks.cp_size, ranks.cp_rank = 1, 0
     assert slicer(version, True)(whole) is whole
+
+
+# --- states
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_needed_then_applied(version: str, tmp_path: Path) -> None:
+    states.check_needed_then_applied("nemo/skip-packed", version, tmp_path)
+
+
+def test_releases_that_call_megatron_core_are_left_alone(tmp_path: Path) -> None:
+    root = make_sandbox(tmp_path, {"nemo": "2.4.0"})
+    assert states.state(root, "nemo/skip-packed").state is State.NOT_APPLICABLE

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from migrator.model import State
+from tests.patches import states
 from tests.patches.nemo.stack import DISTILL, MODEL, VERSIONS, slicer, step
 from tests.patches.real_code import define, new_code
 from tests.patches.thd import (
@@ -320,3 +323,31 @@ def test_random_packs_have_uneven_sequences(rng: random.Random) -> None:
     """What the tests draw must tell a split by sequence from a split of the whole."""
     draws = [random_lengths(rng, 4) for _ in range(50)]
     assert any(len({b - a for a, b in pairwise(lengths)}) > 1 for lengths in draws)
+
+
+# --- states
+
+
+@pytest.mark.parametrize("version", VERSIONS[::2])
+def test_needed_then_applied(version: str, tmp_path: Path) -> None:
+    states.check_needed_then_applied("nemo/thd-split", version, tmp_path)
+
+
+def test_releases_beyond_the_range_are_left_alone(tmp_path: Path) -> None:
+    states.check_elsewhere("nemo/thd-split", "2.7.3", tmp_path)
+
+
+@pytest.mark.parametrize("call", ["tex.thd_get_partitioned_indices", "get_thd_batch_on_this_cp_rank"])
+def test_a_step_that_splits_packs_by_itself_is_left_alone(call: str, tmp_path: Path) -> None:
+    old = "output = get_batch_on_this_cp_rank(_batch_required_keys)"
+    found = states.replaced(
+        "nemo/thd-split", "2.7.3", tmp_path, f"{MODEL}/base.py", old, f"output = {call}(_batch)"
+    )
+    assert found.state is State.FIXED_UPSTREAM
+
+
+def test_a_step_that_nobody_knows_is_a_conflict(tmp_path: Path) -> None:
+    old = "output = get_batch_on_this_cp_rank(_batch_required_keys)"
+    found = states.replaced("nemo/thd-split", "2.7.3", tmp_path, f"{MODEL}/base.py", old, "output = sliced()")
+    assert found.state is State.CONFLICT
+    assert "gpt_data_step" in found.reason
