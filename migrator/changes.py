@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from migrator.match import Found, find
 from migrator.model import AppliedPatch, Edit, FileChange, FileRecord, Install, Patch, PatchState
 from migrator.names import undefined
 from migrator.ranges import edits_for
-from migrator.source import Module, Unreadable, parse
+from migrator.source import Unreadable, parse, without_warnings
 
 
 class Unplannable(Exception):
@@ -31,7 +30,8 @@ def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
         module = parse(base)
         new = rewrite(module, [e for e in edits if find(e, module).found is not Found.DONE])
         result = parse(new)
-        _compile(result, path)
+        with without_warnings():
+            compile(result.tree, path, "exec", dont_inherit=True)
         if missing := sorted(undefined(result) - undefined(module)):
             raise Unplannable(f"{path}: the new code uses `{missing[0]}`, which is not defined there")
     except (CannotRewrite, Unreadable, SyntaxError, ValueError) as error:
@@ -42,12 +42,6 @@ def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
             why = f"the edit does not read back as applied: {finding.reason or 'not there'}"
             raise Unplannable(where(edit, why))
     return new
-
-
-def _compile(module: Module, path: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compile(module.tree, path, "exec", dont_inherit=True)
 
 
 def where(edit: Edit, reason: str) -> str:
@@ -141,7 +135,13 @@ def changes(
             reasons[change] = {p.name for p, _ in here if p.name in work} | set(old.get(path, ()))
     if reasons:
         raise Unplannable("; ".join(reasons), reasons)
-    return [change for change in planned if change.new != change.old]
+    return [change for change in planned if change.new != change.old or _renamed(change, journal)]
+
+
+def _renamed(change: FileChange, journal: Journal) -> bool:
+    """The bytes are there, but the journal has them under the names of other patches."""
+    record = journal.records.get((change.root, change.path))
+    return record is not None and {a.name for a in record.patches} != {a.name for a in change.patches}
 
 
 def _held(

@@ -117,7 +117,7 @@ def diff(options: Options, style: Style) -> int:
     if result.failed:
         report.outcome(result, style, "")
     else:
-        report.diff(result.changes, style)
+        report.diff(result.written, style)
     return result.exit_code
 
 

@@ -33,6 +33,11 @@ class Outcome:
     messages: tuple[str, ...] = ()
     exit_code: int = 0
 
+    @property
+    def written(self) -> tuple[FileChange, ...]:
+        """The changes of files; for the others only the journal is put in order."""
+        return tuple(change for change in self.changes if change.new != change.old)
+
 
 def _failure(state: PatchState, reason: str) -> Failure:
     return Failure(state.patch.project, state.patch.id, state.install.version, state.install.root, reason)

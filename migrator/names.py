@@ -6,7 +6,7 @@ import builtins
 import symtable
 from collections.abc import Iterator
 
-from migrator.source import Module
+from migrator.source import Module, without_warnings
 
 _IMPLICIT = frozenset(dir(builtins)) | {
     "__file__",
@@ -20,7 +20,8 @@ _IMPLICIT = frozenset(dir(builtins)) | {
 
 def undefined(module: Module) -> set[str]:
     """Names that are read from the module's globals and bound neither there nor by Python itself."""
-    top = symtable.symtable("".join(module.rows), "<module>", "exec")
+    with without_warnings():
+        top = symtable.symtable("".join(module.rows), "<module>", "exec")
     bound = {
         s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()
     }

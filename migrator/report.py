@@ -155,7 +155,7 @@ def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) -> None:
     """What was written, or why nothing was."""
     if style.json:
-        _json(shapes.of_outcome(result, written=bool(result.changes) and not dry_run))
+        _json(shapes.of_outcome(result, dry_run=dry_run))
         return
     for message in result.messages:
         click.secho(message, fg="yellow", err=True)
@@ -166,16 +166,16 @@ def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) 
             for part in failure.reason.split("; "):
                 click.echo(f"  {part}", err=True)
         count = len({(f.project, f.id, f.root) for f in result.failed})
-        written = "" if result.changes else " Nothing was written."
+        written = "" if result.written else " Nothing was written."
         click.echo(f"{count} of {len(result.states)} patches failed.{written}", err=True)
         return
     if style.verbosity < 0:
         return
-    if not result.changes:
+    if not result.written:
         _states(result.states, style)
         _say("Nothing to do.")
         return
-    for change in result.changes:
+    for change in result.written:
         _say(f"{'would write' if dry_run else done}  {change.target}")
     if not dry_run:
         _say()

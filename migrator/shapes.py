@@ -32,14 +32,14 @@ def of_status(scene: Scene, states: Sequence[PatchState], container: str) -> Jso
     }
 
 
-def of_outcome(result: Outcome, *, written: bool) -> Json:
+def of_outcome(result: Outcome, *, dry_run: bool) -> Json:
     """`cpfix apply` and `cpfix revert`."""
     return {
-        "changed": [_change(c) for c in result.changes],
+        "changed": [_change(c) for c in result.written],
         "patches": [_state(s) for s in result.states],
         "failed": [_failure(f) for f in result.failed],
         "messages": list(result.messages),
-        "written": written,
+        "written": bool(result.written) and not dry_run,
     }
 
 

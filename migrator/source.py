@@ -13,6 +13,7 @@ import re
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _ROW = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
@@ -22,6 +23,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 class Unreadable(Exception):
     """The bytes are not Python that this interpreter can read; the message says why."""
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep the compiler quiet about what upstream writes, such as invalid escapes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,7 @@ def parse(raw: bytes) -> Module:
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0].replace("utf-8-sig", "utf-8")
         text = raw[len(bom) :].decode(encoding)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # upstream's own, such as those of invalid escapes
+        with without_warnings():
             tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError, LookupError, ValueError, RecursionError) as error:
         raise Unreadable(f"not readable as Python: {error}") from error
