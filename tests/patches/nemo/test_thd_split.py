@@ -225,6 +225,22 @@ def test_multi_token_prediction_gets_its_tokens_split_too(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_middle_stage_whose_loader_gives_no_tokens(
+    version: str, rng: random.Random, ranks: Ranks, index: Index
+) -> None:
+    ranks.enter("middle")
+    batch = {key: value for key, value in packed_batch(rng, [0, 8, 24]).items() if key not in SPLIT}
+    whole = step(version, patched=False)(iter([batch]))
+    if version.startswith("2.3"):
+        whole["num_valid_tokens_in_ub"] = None
+    data_step = step(version, patched=True)
+    assert all(same(part, whole) for part in split_all(2, ranks, lambda: data_step(iter([batch]))))
+    batch["cu_seqlens"] = torch.IntTensor([[0, 9, 24, -1]])
+    with pytest.raises(ValueError, match="multiples of 4"):
+        data_step(iter([batch]))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_upstream_crashes_or_splits_packs_wrongly(
     version: str, rng: random.Random, ranks: Ranks, index: Index
 ) -> None:
