@@ -36,10 +36,10 @@ def environment() -> dict[str, str]:
     return kept | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
-def make_clone(folder: Path, project: str, version: str) -> Path:
+def make_clone(folder: Path, project: str, version: str, extra: Iterable[str] = ()) -> Path:
     """A repository with one commit, the tag `v<version>` and an identity, and the files that patches name."""
     packages = folder / FOLDERS[project]
-    site = make_sandbox(folder / "unpacked", {project: version})
+    site = make_sandbox(folder / "unpacked", {project: version}, extra=extra)
     package = PACKAGES[project].partition("/")[0]
     packages.mkdir(parents=True, exist_ok=True)
     (site / package).rename(packages / package)

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from migrator import commands, series
 from migrator.cli import main
-from migrator.commands import Options
+from migrator.scene import Options
 from tests.clones import FOLDERS, blob, branches, environment, files, git, make_clone, tree
 
 pytestmark = pytest.mark.upstream
