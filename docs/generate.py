@@ -33,8 +33,9 @@ CELLS = {
     "-": "the patch has nothing to do with that release",
     "not known": "the series was never tried against that release",
 }
+PREPADS = {"megatron-bridge": ">=0.3"}  # upstream pads samples itself, to a multiple that the user sets
 NAMES = {"nemo": "NeMo", "megatron-core": "Megatron-Core", "megatron-bridge": "Megatron-Bridge"}
-CODE = re.compile(r"(?<![\w`*.-])(?:[A-Za-z_]\w*\.)*[\w*]*_\w+(?:=[\w.]*\w)?(?:\(\))?")
+CODE = re.compile(r"(?<![\w`'*.-])(?:[A-Za-z_]\w*\.)*[\w*]*_\w+(?:=[\w.]*\w)?(?:\(\))?")
 
 
 def releases(project: str) -> list[str]:
@@ -126,18 +127,28 @@ def patch_page(patch: Patch, project: Project) -> str:
     lines += ["## What you see\n", prose(patch.symptom) + "\n"]
     states = [f"| {label} | {cells[0]} |" for label, cells in columns(project, [patch])]
     lines += ["## Releases\n", "| release | state |", "| --- | --- |", *states, ""]
-    lines += ["## Where it is repaired\n", "| versions | file | in |", "| --- | --- | --- |"]
-    places = dict.fromkeys((spelled(e.versions), e.file, place(e)) for e in patch.edits)
-    lines += [f"| `{v}` | `{f}` | {f'`{where}`' if where else 'the module'} |" for v, f, where in places]
-    lines.append("")
+    lines += ["## Where it is repaired\n", *_places(patch), ""]
     if patch.requires:
         names = [name.replace("/", "-") for name in series.requirements(patch)]
         links = zip(series.requirements(patch), names, strict=True)
         lines += ["## Requires\n", *(f"- [{name}]({page}.md)" for name, page in links), ""]
     if patch.references:
         lines += ["## References\n", *(f"- <{reference}>" for reference in patch.references), ""]
-    lines += ["## Retire when\n", prose(patch.retire_when), ""]
+    lines += ["## Retire when\n", _sentence(prose(patch.retire_when)), ""]
     return "\n".join(lines)
+
+
+def _places(patch: Patch) -> list[str]:
+    """An item for each file and range of versions."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for edit in patch.edits:
+        where = f"`{name}`" if (name := place(edit)) else "the module"
+        found.setdefault((edit.file, spelled(edit.versions)), {})[where] = None
+    return [f"- `{file}` ({versions}): {', '.join(places)}" for (file, versions), places in found.items()]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 # --- containers
@@ -156,7 +167,10 @@ def container_page(everything: series.Series) -> str:
         NOTE,
         "# Containers\n",
         "Which patches `cpfix apply` applies in which container. The commands are the same in all of them: "
-        "[Quickstart](quickstart.md). `cpfix status` says which container the versions that it finds fit.\n",
+        "[Quickstart](quickstart.md).\n",
+        "```console\n$ cpfix status\n$ cpfix apply\n```\n",
+        "`cpfix status` says which container the versions that it finds fit. An image that was built since "
+        "may hold other releases; `status` then says what is needed there.\n",
     ]
     for image in containers.load():
         rows = []
@@ -167,7 +181,19 @@ def container_page(everything: series.Series) -> str:
             rows.append([NAMES[name], f"{leading}.x", *(_patches(cells, known, c) for c in list(CELLS)[:3])])
         parts.append(f"## nemo:{image.tag}\n")
         parts.append(table(["project", "version", "needed", "fixed upstream", "optional"], rows))
+        parts.append(_on_data(image.versions))
     return "\n".join(parts)
+
+
+def _on_data(versions: Mapping[str, str]) -> str:
+    """Who sets the multiple that packs are padded to."""
+    upstreams_own = [
+        n for n, leading in versions.items() if SpecifierSet(PREPADS.get(n, "<0")).contains(leading)
+    ]
+    derived = [NAMES[n] for n in versions if n != "megatron-core" and n not in upstreams_own]
+    said = [f"{' and '.join(derived)}: leave `pad_seq_to_mult` unset, it is derived."] if derived else []
+    said += [f"{NAMES[n]}: set `pad_seq_to_mult` to a multiple of 2 * CP." for n in upstreams_own]
+    return f"Data: {' '.join(said)} See [Data](data.md#how-to-get-it).\n"
 
 
 def _patches(cells: Mapping[Patch, Sequence[str]], versions: Sequence[str], wanted: str) -> str:
@@ -208,7 +234,11 @@ def pages() -> dict[Path, str]:
         data = filled(data, name, body)
     found[DOCS / "data.md"] = data
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    nav = "".join(f"      - {p.name}: {page_name(p)}\n" for p in everything.patches)
+    nav = "".join(
+        f"      - {NAMES[project.name]}:\n"
+        + "".join(f"          - {p.id}: {page_name(p)}\n" for p in everything.of(project.name))
+        for project in everything.projects
+    )
     found[ROOT / "mkdocs.yml"] = filled(settings, "patches", nav, "# <{}>")
     return found
 
