@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from migrator.files import File, Files, Journal, before_cpfix, digest, find_in
@@ -24,6 +25,11 @@ class Unplannable(Exception):
 def patched(base: bytes, edits: Sequence[Edit], path: str) -> bytes:
     """`base` with the edits that it lacks; the result is proven to compile and to read back as applied.
     Raises `Unplannable`."""
+    return _patched(base, tuple(edits), path)
+
+
+@lru_cache(maxsize=256)  # apply plans twice, before it has the lock and under it
+def _patched(base: bytes, edits: tuple[Edit, ...], path: str) -> bytes:
     from migrator.rewrite import CannotRewrite, rewrite  # libcst: half a second that `status` need not pay
 
     try:

@@ -195,6 +195,6 @@ def export(style: Style, dry_run: bool, **asked: Any) -> None:
 @_command(click.argument("names", nargs=-1, metavar="[ID]..."))
 def explain(names: tuple[str, ...], style: Style) -> None:
     """Say what a patch does and why; without ID, list all patches."""
-    patches = series.load().patches
+    patches = series.shipped().patches
     wanted = scene.named(names, patches) if names else {p.name for p in patches}
     report.explain([p for p in patches if p.name in wanted], style, whole=bool(names))

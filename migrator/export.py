@@ -147,7 +147,7 @@ def run(request: Request, *, dry_run: bool = False) -> Export:
 def _look(repo: Repo, request: Request) -> _Base:
     name = request.base or "HEAD"
     commit = upstream_git.commit_of(repo, name)
-    everything = series.load()
+    everything = series.shipped()
     project, folder, version_file = _layout(repo, commit, name, everything, request.project)
     package = folder + project.package.replace(".", "/")
     if not request.base and (dirty := upstream_git.changed(repo, package)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
@@ -112,9 +113,13 @@ def parse_run(rows: Sequence[str], start: int, end: int) -> tuple[MetadataWrappe
     opening = "class _:\n" if code[0][0] in " \t\f" else "pass\n"
     text = opening + "".join(row.rstrip("\r\n") + "\n" for row in rows[start:end])
     try:
-        tree = cst.parse_module(text)
+        return _parsed(text), start - 1
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # the panics of old releases are no Exception
         raise Unparsable(f"libcst cannot read lines {start + 1} to {end}: {error}") from error
-    return MetadataWrapper(tree, unsafe_skip_copy=True), start - 1
+
+
+@lru_cache(maxsize=64)  # edits of one function mostly want the same run
+def _parsed(text: str) -> MetadataWrapper:
+    return MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from migrator.match import Finding, Found, find
-from migrator.model import AppliedPatch, Edit, FileRecord, Patch
-from migrator.source import Module, Unreadable, parse
+from migrator.match import Finding, Found, find, holds
+from migrator.model import AppliedPatch, Edit, FileRecord, Patch, Probe
+from migrator.source import Module, Unreadable, skim
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _read(root: Path, path: str, record: FileRecord | None) -> File:
 
 def _parsed(file: File) -> File:
     try:
-        return replace(file, module=parse(file.raw or b""), problem="")
+        return replace(file, module=skim(file.raw or b""), problem="")
     except Unreadable as error:
         return replace(file, module=None, problem=f"{file.path}: {error}")
 
@@ -96,7 +96,19 @@ def before_cpfix(files: Files, journal: Journal) -> Files:
     return file
 
 
+def holds_in(probe: Probe, files: Files) -> bool:
+    """Whether a probe finds upstream's own fix in its file."""
+    module = files(probe.file).module
+    try:
+        return module is not None and holds(probe, module)
+    except Unreadable:
+        return False
+
+
 def find_in(edit: Edit, files: Files) -> Finding:
     """Look for an edit in its file."""
     file = files(edit.file)
-    return find(edit, file.module) if file.module else Finding(Found.NEITHER, file.problem)
+    try:
+        return find(edit, file.module) if file.module else Finding(Found.NEITHER, file.problem)
+    except Unreadable as error:
+        return Finding(Found.NEITHER, f"{file.path}: {error}")

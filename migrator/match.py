@@ -21,6 +21,7 @@ from migrator.source import (
     flatten,
     same,
     same_line,
+    top_level,
 )
 
 
@@ -209,7 +210,7 @@ def _spelled(line: Line) -> str:
 
 
 def _find_insert(insert: Insert, module: Module) -> Finding:
-    present = {name: found for name in insert.names if (found := _top_level(module.tree, name))}
+    present = {name: found for name in insert.names if (found := _top_level(module, name))}
     if not present:
         scope = _one_scope(insert.before, module)
         if isinstance(scope, str):
@@ -226,9 +227,14 @@ def _find_insert(insert: Insert, module: Module) -> Finding:
     return Finding(Found.DONE)
 
 
-def _top_level(tree: ast.Module, name: str) -> list[ast.stmt]:
-    found: list[ast.stmt] = [d for d in definitions(tree.body) if d.name == name]
-    return found + [s for s in tree.body if isinstance(s, ast.Assign | ast.AnnAssign) and name in _targets(s)]
+def _top_level(module: Module, name: str) -> list[ast.stmt]:
+    """The definitions of that name, and the assignments to it at the margin."""
+    assigned = [s for s in module.tree.body if name in _targets(s)] if _may_assign(module, name) else []
+    return [*top_level(module, name), *assigned]
+
+
+def _may_assign(module: Module, name: str) -> bool:
+    return any((row.startswith(name) and "=" in row) or f"= {name} =" in row for row in module.rows)
 
 
 def _targets(node: ast.stmt) -> set[str]:

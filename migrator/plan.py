@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from packaging.version import Version
 
 from migrator.changes import Unplannable, changes, outdated, patched, where, without
-from migrator.files import File, Files, Journal, before_cpfix, digest, files_of, find_in
-from migrator.match import Found, holds
+from migrator.files import File, Files, Journal, before_cpfix, digest, files_of, find_in, holds_in
+from migrator.match import Found
 from migrator.model import AppliedPatch, Install, Patch, PatchState, Project, State
 from migrator.ranges import edits_for, release
 
@@ -119,10 +119,8 @@ def _outside(
 def _probed(patch: Patch, number: Version, files: Files) -> str | None:
     """The file in which a probe finds upstream's own fix."""
     for probe in patch.probes:
-        if probe.versions.contains(number, prereleases=True):
-            module = files(probe.file).module
-            if module is not None and holds(probe, module):
-                return probe.file
+        if probe.versions.contains(number, prereleases=True) and holds_in(probe, files):
+            return probe.file
     return None
 
 

@@ -70,7 +70,7 @@ def look_when_settled(options: Options, timeout: float = 600.0) -> Scene:
 
 
 def _look(options: Options) -> Scene:
-    everything = series.load()
+    everything = series.shipped()
     for name in options.projects:
         check_known(name, [p.name for p in everything.projects], "project")
     path = installs.search_path_of(options.python) if options.python and not options.roots else None

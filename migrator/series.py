@@ -13,7 +13,8 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from migrator import match, pattern
+from migrator import pattern
+from migrator.match import keyword, parameter
 from migrator.model import (
     Argument,
     Contribution,
@@ -58,7 +59,20 @@ class Series:
 
 @cache
 def load(folder: Path = PATCHES) -> Series:
-    """Read every project below `folder`. Raises `BadSeries` naming the file."""
+    """Read every project below `folder` and check each edit. Raises `BadSeries` naming the file."""
+    series = _read_all(folder)
+    for patch in series.patches:
+        _check_edits(patch, folder / patch.project / f"{patch.id}.toml")
+    return series
+
+
+@cache
+def shipped() -> Series:
+    """The series that came with this cpfix, whose edits were checked when it was made. Raises `BadSeries`."""
+    return _read_all(PATCHES)
+
+
+def _read_all(folder: Path) -> Series:
     files = sorted(folder.glob("*/project.toml"))
     if not files:
         raise BadSeries(f"no patch series in {folder}: this installation of cpfix is incomplete")
@@ -149,9 +163,7 @@ Update = Callable[[bytes], None]
 def _hunk(table: dict[str, Any], file: Path, _: Update) -> Hunk:
     take = _taker(table, file)
     versions, target, scope = _specifier(take("versions"), file), take("file"), take("scope")
-    hunk = Hunk(versions, target, scope, take("edit"), take("variant", ""))
-    _check(pattern.read_change, hunk.edit, file)
-    return hunk
+    return Hunk(versions, target, scope, take("edit"), take("variant", ""))
 
 
 def _insert(table: dict[str, Any], file: Path, update: Update) -> Insert:
@@ -168,7 +180,7 @@ def _insert(table: dict[str, Any], file: Path, update: Update) -> Insert:
 
 def _argument(table: dict[str, Any], file: Path, _: Update) -> Argument:
     take = _taker(table, file)
-    argument = Argument(
+    return Argument(
         _specifier(take("versions"), file),
         take("file"),
         take("function"),
@@ -177,8 +189,6 @@ def _argument(table: dict[str, Any], file: Path, _: Update) -> Argument:
         take("calls", 1),
         take("variant", ""),
     )
-    _check(match.keyword if argument.call else match.parameter, argument.add, file)
-    return argument
 
 
 _EDITS: Mapping[str, Callable[[dict[str, Any], Path, Update], Edit]] = {
@@ -202,8 +212,6 @@ def _probe(table: dict[str, Any], file: Path) -> Probe:
     _nothing_left(table, file)
     if not (probe.present or probe.calls or probe.passes or probe.defines):
         raise BadSeries(f"{file}: a probe that asks for nothing")
-    if probe.present:
-        _check(pattern.read_context, probe.present, file)
     return probe
 
 
@@ -262,9 +270,19 @@ def _specifier(text: str, file: Path) -> SpecifierSet:
         raise BadSeries(f"{file}: {error}") from error
 
 
-def _check(read: Callable[[str], object], edit: str, file: Path) -> None:
+def _check_edits(patch: Patch, file: Path) -> None:
     try:
-        read(edit)
+        for edit in patch.edits:
+            match edit:
+                case Hunk():
+                    pattern.read_change(edit.edit)
+                case Argument(call=""):
+                    parameter(edit.add)
+                case Argument():
+                    keyword(edit.add)
+        for probe in patch.probes:
+            if probe.present:
+                pattern.read_context(probe.present)
     except (pattern.BadPattern, ValueError) as error:
         raise BadSeries(f"{file}: {error}") from error
 

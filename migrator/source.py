@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 _ROW = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 
@@ -38,26 +39,49 @@ class Module:
     """One source file. `rows` keep their line ends and, joined, are the text without its byte order mark."""
 
     rows: tuple[str, ...] = field(repr=False)
-    tree: ast.Module = field(repr=False)
     encoding: str
     bom: bytes
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The whole file's syntax tree. Raises `Unreadable`."""
+        return _tree("".join(self.rows))
+
+    @cached_property
+    def parts(self) -> dict[str, list[Definition]]:
+        """The top-level definitions that were asked for, by name."""
+        return {}
 
     def encode(self, rows: Sequence[str]) -> bytes:
         """`rows` as the bytes of a file with this module's encoding and byte order mark."""
         return self.bom + "".join(rows).encode(self.encoding)
 
 
-def parse(raw: bytes) -> Module:
-    """Read source bytes. Raises `Unreadable`."""
+def skim(raw: bytes) -> Module:
+    """Decode source bytes; what of them is parsed when, is up to who asks. Raises `Unreadable`."""
     bom = codecs.BOM_UTF8 if raw.startswith(codecs.BOM_UTF8) else b""
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0].replace("utf-8-sig", "utf-8")
         text = raw[len(bom) :].decode(encoding)
-        with without_warnings():
-            tree = ast.parse(text)
-    except (SyntaxError, UnicodeDecodeError, LookupError, ValueError, RecursionError) as error:
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unreadable(f"not readable as Python: {error}") from error
-    return Module(tuple(_ROW.findall(text)), tree, encoding, bom)
+    return Module(tuple(_ROW.findall(text)), encoding, bom)
+
+
+@lru_cache(maxsize=64)
+def parse(raw: bytes) -> Module:
+    """Read source bytes and parse all of them. Raises `Unreadable`."""
+    module = skim(raw)
+    assert module.tree
+    return module
+
+
+def _tree(text: str) -> ast.Module:
+    try:
+        with without_warnings():
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise Unreadable(f"not readable as Python: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -153,10 +177,52 @@ def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
 
 def find_scopes(module: Module, name: str) -> list[ast.Module | Definition]:
     """Every scope of that qualified name ("" is the module)."""
-    found: list[ast.Module | Definition] = [module.tree]
-    for part in name.split(".") if name else ():
+    if not name:
+        return [module.tree]
+    first, *parts = name.split(".")
+    found: list[ast.Module | Definition] = list(top_level(module, first))
+    for part in parts:
         found = [d for scope in found for d in definitions(scope.body) if d.name == part]
     return found
+
+
+def top_level(module: Module, name: str) -> list[Definition]:
+    """The top-level definitions of that name, those under `if`, `try` and `with` included.
+
+    Most files are long and an edit is about one function, so only that one is parsed where its rows can be
+    told without doubt: a statement of its own, at the margin, and the only one to define the name.
+    """
+    if name not in module.parts:
+        module.parts[name] = _top_level(module, name)
+    return module.parts[name]
+
+
+def _top_level(module: Module, name: str) -> list[Definition]:
+    head = re.compile(rf"[ \t\f]*(?:async[ \t]+def|def|class)[ \t]+{re.escape(name)}\b")
+    heads = [index for index, row in enumerate(module.rows) if name in row and head.match(row)]
+    if not heads:
+        return []
+    if len(heads) == 1 and "tree" not in vars(module) and (alone := _alone(module.rows, heads[0])):
+        return [alone]
+    return [d for d in definitions(module.tree.body) if d.name == name]
+
+
+def _alone(rows: Sequence[str], head: int) -> Definition | None:
+    """The definition whose header is at a row, parsed without the rest of its file; None in any doubt."""
+    start = head
+    while start and rows[start - 1].startswith("@"):
+        start -= 1
+    above = "".join(rows[:start])
+    before = rows[start - 1].strip() if start else ""
+    is_in_string = above.count('"""') % 2 or above.count("'''") % 2
+    if rows[head][0].isspace() or is_in_string or (before and not before.startswith("#")):
+        return None
+    margin = (i for i in range(head + 1, len(rows)) if rows[i][0] not in " \t\f\r\n#)]}")
+    try:
+        body = _tree("\n" * start + "".join(rows[start : next(margin, len(rows))])).body
+    except Unreadable:
+        return None
+    return body[0] if len(body) == 1 and isinstance(body[0], Definition) else None
 
 
 _UNCOMPARED = frozenset({"ctx", "kind", "type_comment"})
