@@ -1,4 +1,4 @@
-"""Before 0.3: release candidates share a number with releases of another shape; each gets all of its edits."""
+"""Before 0.3, release candidates bear the number of a release of another shape: each gets its own edits."""
 
 from __future__ import annotations
 
