@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from migrator.pythonpath import is_file, names_in
 
@@ -33,8 +32,13 @@ class Dist:
         if self.path.suffix == ".egg-link":
             lines = _text(self.path).splitlines()
             return Path(lines[0].strip()).resolve() if lines else None
+        written = _text(self.path / "direct_url.json")
+        if not written:
+            return None
+        from urllib.parse import unquote, urlsplit  # slow to import, and rarely wanted
+
         try:
-            origin = json.loads(_text(self.path / "direct_url.json") or "{}")
+            origin = json.loads(written)
             url = urlsplit(str(origin["url"])) if origin.get("dir_info", {}).get("editable") else None
         except (ValueError, KeyError, AttributeError):
             return None

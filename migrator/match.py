@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -234,7 +235,7 @@ def _top_level(module: Module, name: str) -> list[ast.stmt]:
 
 
 def _may_assign(module: Module, name: str) -> bool:
-    return any((row.startswith(name) and "=" in row) or f"= {name} =" in row for row in module.rows)
+    return re.search(rf"^{name}\b.*=|=\s*{name}\s*=", module.text, re.MULTILINE) is not None
 
 
 def _targets(node: ast.stmt) -> set[str]:

@@ -21,7 +21,7 @@ _IMPLICIT = frozenset(dir(builtins)) | {
 def undefined(module: Module) -> set[str]:
     """Names that are read from the module's globals and bound neither there nor by Python itself."""
     with without_warnings():
-        top = symtable.symtable("".join(module.rows), "<module>", "exec")
+        top = symtable.symtable(module.text, "<module>", "exec")
     bound = {
         s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()
     }

@@ -16,6 +16,7 @@ from typing import Any
 from migrator.source import HOLE, Bindings, Definition, Line, same_line
 
 _HOLE = re.compile(r"\$([A-Z][A-Z0-9_]*)")
+_OPENS = re.compile(r"""[(\[{'"\\]""")  # what can make a logical line longer than a row
 STEP = 4  # blanks a level in a patch file
 
 
@@ -189,6 +190,8 @@ def _plain(rows: Sequence[str]) -> str:
 
 def _is_complete(rows: Sequence[str]) -> bool:
     """Whether brackets, strings and backslashes are closed at the end of these rows."""
+    if len(rows) == 1 and not _OPENS.search(rows[0]):
+        return True
     if rows[-1].rstrip().endswith("\\"):
         return False
     try:

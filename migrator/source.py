@@ -43,9 +43,14 @@ class Module:
     bom: bytes
 
     @cached_property
+    def text(self) -> str:
+        """All rows."""
+        return "".join(self.rows)
+
+    @cached_property
     def tree(self) -> ast.Module:
         """The whole file's syntax tree. Raises `Unreadable`."""
-        return _tree("".join(self.rows))
+        return _tree(self.text)
 
     @cached_property
     def parts(self) -> dict[str, list[Definition]]:
@@ -198,6 +203,8 @@ def top_level(module: Module, name: str) -> list[Definition]:
 
 
 def _top_level(module: Module, name: str) -> list[Definition]:
+    if name not in module.text:
+        return []
     head = re.compile(rf"[ \t\f]*(?:async[ \t]+def|def|class)[ \t]+{re.escape(name)}\b")
     heads = [index for index, row in enumerate(module.rows) if name in row and head.match(row)]
     if not heads:
