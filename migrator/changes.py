@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def _patched(base: bytes, edits: tuple[Edit, ...], path: str) -> bytes:
         result = parse(new)
         with without_warnings():
             compile(result.tree, path, "exec", dont_inherit=True)
-        if missing := sorted(undefined(result) - undefined(module)):
+        if (unknown := undefined(result)) and (missing := sorted(unknown - undefined(module))):
             raise Unplannable(f"{path}: the new code uses `{missing[0]}`, which is not defined there")
     except (CannotRewrite, Unreadable, SyntaxError, ValueError) as error:
         raise Unplannable(f"{path}: {error}") from error
@@ -207,10 +207,8 @@ def without(
     record = file.record
     if record is None or file.raw is None:
         raise Unplannable(file.problem or f"{file.path} is not in the journal")
-    start = before_cpfix(files, journal)
-    edits = _edits_of(record, install, patches, start)
     if not file.intact:
-        if _is_gone(record, file.raw, edits, files):
+        if _is_gone(record, file.raw, patches, files):
             return FileChange(install.root, path, file.raw, file.raw, file.raw, ())
         raise Unplannable(f"{path} has changed since cpfix wrote it: revert would lose that change")
     original = journal.original(record)
@@ -219,13 +217,16 @@ def without(
         return FileChange(install.root, path, file.raw, original, original, ())
     if path in outdated(install, patches, journal, files):
         raise Unplannable(f"{path} was patched by another cpfix: revert everything, or apply first")
+    edits = _edits_of(record, install, patches, before_cpfix(files, journal))
     new = patched(original, [e for a in kept for e in edits[a.name]], path)
     return FileChange(install.root, path, file.raw, new, original, tuple(kept))
 
 
-def _is_gone(record: FileRecord, raw: bytes, edits: Mapping[str, Iterable[Edit]], files: Files) -> bool:
-    """Somebody has reinstalled the file, or taken the patches out by hand."""
+def _is_gone(record: FileRecord, raw: bytes, patches: Sequence[Patch], files: Files) -> bool:
+    """Somebody has reinstalled the file, maybe from another release, or taken the patches out by hand."""
     if digest(raw) == record.before:
         return True
-    known = len(edits) == len(record.patches)
-    return known and not any(find_in(e, files).found is Found.DONE for es in edits.values() for e in es)
+    named = {a.name for a in record.patches}
+    known = [p for p in patches if p.name in named]
+    edits = [e for p in known for e in p.edits if e.file == record.path]
+    return len(known) == len(named) and not any(find_in(e, files).found is Found.DONE for e in edits)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrator import __version__, ledger, plan, series
-from migrator.model import CannotApply, FileChange, Install, PatchState, State
+from migrator.model import CannotApply, CpfixError, FileChange, Install, PatchState, State
 from migrator.plan import Journal
 from migrator.scene import Options, Scene, look, look_when_settled, require_targets, selected
 
@@ -123,10 +123,14 @@ def apply(options: Options, *, verify: str = "static", keep: bool = False, timeo
         after = look(options)
         wrong = tuple(_read_back(scene, after, options)) if verify != "none" else ()
         if wrong and not keep:
-            undone = [_undone(change, scene.journal) for change in outcome.changes]
-            ledger.commit(undone, "apply, taken back", __version__)
-            messages += ("everything was taken back",)
-            return Outcome((), look(options).states, wrong, messages, 1)
+            try:
+                undone = [_undone(change, scene.journal) for change in outcome.changes]
+                messages += tuple(ledger.commit(undone, "apply, taken back", __version__))
+            except CpfixError as error:
+                messages += (f"It could not be taken back. {error}",)
+            else:
+                messages += ("Everything was taken back.",)
+                return Outcome((), look(options).states, wrong, messages, 1)
         return Outcome(outcome.changes, after.states, wrong, messages, 1 if wrong else 0)
 
 
