@@ -158,3 +158,14 @@ def test_every_error_that_patches_raise_is_explained() -> None:
     assert any("without padding the mask" in text for text in found)  # raised in a hunk
     assert any("the length of each packed sequence must be" in text for text in found)  # raised by a caller
     assert sorted(text for text in found if text not in page) == []
+
+
+def test_every_message_on_the_page_is_one_of_cpfix() -> None:
+    section = text_of("troubleshooting.md").partition("## Messages of cpfix")[2]
+    texts = re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
+    parts = {p for t in texts for part in re.split(r"\.\.\.|\bN\b", t) if len(p := part.strip(" .:;()")) > 8}
+    sources = (path.read_text(encoding="utf-8") for path in Path(series.__file__).parent.rglob("*.py"))
+    constants = {n.value for s in sources for n in ast.walk(ast.parse(s)) if isinstance(n, ast.Constant)}
+    said = "\n".join(c for c in constants if isinstance(c, str))
+    assert len(texts) > 10
+    assert sorted(part for part in parts if part not in said) == []
