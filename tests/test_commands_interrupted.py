@@ -88,7 +88,7 @@ def test_a_failed_verification_of_an_upgrade_brings_the_older_patches_back(
 # --- killed, and at the same time
 
 
-@pytest.mark.parametrize("effects", [1, 6, 12, 25, 40, 60])
+@pytest.mark.parametrize("effects", [1, 6, 25, 40, 60, 70])
 def test_after_a_kill_the_next_apply_or_revert_puts_things_right(root: Path, effects: int) -> None:
     pristine = hashes(root)
 
