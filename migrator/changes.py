@@ -11,7 +11,7 @@ from migrator.match import Found, find
 from migrator.model import AppliedPatch, Edit, FileChange, FileRecord, Install, Patch, PatchState
 from migrator.names import undefined
 from migrator.ranges import edits_for
-from migrator.source import Unreadable, parse, without_warnings
+from migrator.source import Unreadable, skim, without_warnings
 
 
 class Unplannable(Exception):
@@ -33,11 +33,11 @@ def _patched(base: bytes, edits: tuple[Edit, ...], path: str) -> bytes:
     from migrator.rewrite import CannotRewrite, rewrite  # libcst: half a second that `status` need not pay
 
     try:
-        module = parse(base)
+        module = skim(base)
         new = rewrite(module, [e for e in edits if find(e, module).found is not Found.DONE])
-        result = parse(new)
+        result = skim(new)
         with without_warnings():
-            compile(result.tree, path, "exec", dont_inherit=True)
+            compile(result.text, path, "exec", dont_inherit=True)
         if (unknown := undefined(result)) and (missing := sorted(unknown - undefined(module))):
             raise Unplannable(f"{path}: the new code uses `{missing[0]}`, which is not defined there")
     except (CannotRewrite, Unreadable, SyntaxError, ValueError) as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, WhitespaceInclusivePositionProvider
 
 from migrator.source import Definition, body_without_docstring, first_row
 
@@ -31,11 +31,11 @@ class Extent:
 
 
 class _Extents(cst.CSTVisitor):
-    METADATA_DEPENDENCIES = (PositionProvider, WhitespaceInclusivePositionProvider)
+    METADATA_DEPENDENCIES = (WhitespaceInclusivePositionProvider,)
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, rows: Sequence[str]) -> None:
         super().__init__()
-        self.offset = offset
+        self.offset, self.rows = offset, rows
         self.found: dict[int, Extent] = {}  # by the row of the keyword or first token
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -46,24 +46,26 @@ class _Extents(cst.CSTVisitor):
         elif isinstance(block, cst.SimpleStatementSuite):
             trailing = block.trailing_whitespace
         else:
-            return True
-        position = self.get_metadata(PositionProvider, node)
-        whole = self.get_metadata(WhitespaceInclusivePositionProvider, node)
+            return isinstance(node, cst.Module | cst.BaseCompoundStatement | cst.BaseSuite)
+        whole = self._whole(node)
         leading: Sequence[cst.EmptyLine] = getattr(node, "leading_lines", ())
         own = 0  # comment rows right above
         while own < len(leading) and leading[-1 - own].comment is not None:
             own += 1
         first = whole.start.line + len(leading)
-        header = last = position.end.line
+        header = last = _last_row(whole)
         inner = None
         if isinstance(block, cst.IndentedBlock) and block.body:
-            opening = self.get_metadata(PositionProvider, block.body[0])
-            below = self.get_metadata(WhitespaceInclusivePositionProvider, block.body[0])
-            header = last = below.start.line - 1
-            inner = (opening.start.line - 1 + self.offset, opening.start.column)
+            opening = self._whole(block.body[0])
+            header = last = opening.start.line - 1
+            row = header + len(getattr(block.body[0], "leading_lines", ())) + self.offset
+            inner = (row, len(self.rows[row]) - len(self.rows[row].lstrip(" \t\f")))
             if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.get_docstring() is not None:
-                last = opening.end.line
-        self.found[position.start.line - 1 + self.offset] = Extent(
+                last = _last_row(opening)
+        keyword = first
+        if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.decorators:
+            keyword = self._whole(node.name).start.line
+        self.found[keyword - 1 + self.offset] = Extent(
             comments=first - own - 1 + self.offset,
             first=first - 1 + self.offset,
             header=header - 1 + self.offset,
@@ -74,7 +76,14 @@ class _Extents(cst.CSTVisitor):
             else isinstance(block, cst.IndentedBlock),
             inner=inner,
         )
-        return True
+        return not isinstance(node, cst.SimpleStatementLine)
+
+    def _whole(self, node: cst.CSTNode) -> CodeRange:
+        return self.get_metadata(WhitespaceInclusivePositionProvider, node)
+
+
+def _last_row(whole: CodeRange) -> int:
+    return whole.end.line if whole.end.column else whole.end.line - 1
 
 
 def extents(
@@ -84,7 +93,7 @@ def extents(
     and some more. Raises `Unparsable`."""
     start, end = _run(scope, rows, wanted)
     wrapper, offset = parse_run(rows, start, end)
-    visitor = _Extents(offset)
+    visitor = _Extents(offset, rows)
     wrapper.visit(visitor)
     return {row: extent for row, extent in visitor.found.items() if row >= start}
 
