@@ -24,6 +24,7 @@ import torch
 
 from fixtures import fetch
 from migrator import plan, series
+from migrator.version_file import read_version
 from tests.patches.bridge.real_code import thd_get_partitioned_indices
 
 PROJECT = "megatron-bridge"
@@ -32,10 +33,24 @@ WHEELS = ("0.1.0rc1", "0.1.0rc2", "0.1.0rc4", "0.2.0rc0", "0.2.0rc1", "0.2.0rc6"
 RELEASE = "0.2.2"  # a git tag only: a look-alike stands in for it ...
 LOOK_ALIKE = Path(__file__).parents[3] / "fixtures" / "trees" / "megatron_bridge-0.2.2"
 CHECKOUT = "checkout"  # ... and a checkout of 0.2.x, where CPFIX_UPSTREAM is one
-RELEASES = (RELEASE, CHECKOUT) if os.environ.get("CPFIX_UPSTREAM") else (RELEASE,)
-VERSIONS = (*WHEELS, *RELEASES)
 CORE = "0.14.0"
 EOS = 2
+
+
+def checkout() -> Path | None:
+    """The import root of the checkout that CPFIX_UPSTREAM names, if it is one of Megatron-Bridge 0.2.x."""
+    for root in (
+        Path(os.environ.get("CPFIX_UPSTREAM", "")) / "src",
+        Path(os.environ.get("CPFIX_UPSTREAM", "")),
+    ):
+        file = root / "megatron/bridge/package_info.py"
+        if file.is_file() and read_version(file.read_bytes())[0].startswith("0.2"):
+            return root
+    return None
+
+
+RELEASES = (RELEASE, CHECKOUT) if checkout() else (RELEASE,)
+VERSIONS = (*WHEELS, *RELEASES)
 
 _STAND_INS = (
     "megatron",
@@ -64,8 +79,9 @@ _REAL = (
 def tree(version: str) -> Path:
     """The import root of a release, unpatched."""
     if version == CHECKOUT:
-        checkout = Path(os.environ["CPFIX_UPSTREAM"])
-        return checkout / "src" if (checkout / "src").is_dir() else checkout
+        root = checkout()
+        assert root is not None
+        return root
     return LOOK_ALIKE if version == RELEASE else fetch.path(PROJECT, version)
 
 
