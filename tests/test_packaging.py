@@ -23,7 +23,7 @@ from tests.sandbox import make_sandbox
 pytestmark = pytest.mark.xdist_group("packaging")  # one worker, so that it is built once
 
 REPOSITORY = Path(migrator.__file__).parents[1]
-RUNTIME = {"click", "filelock", "gitpython", "libcst", "packaging", "rich", "tomli"}
+RUNTIME = {"click", "gitpython", "libcst", "packaging", "rich", "tomli"}
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> subprocess.CompletedProcess[str]:
