@@ -214,6 +214,9 @@ def _top_level(module: Module, name: str) -> list[Definition]:
     return [d for d in definitions(module.tree.body) if d.name == name]
 
 
+_NO_START = " \t\f\r\n#)]}"  # no statement at the margin starts with these
+
+
 def _alone(rows: Sequence[str], head: int) -> Definition | None:
     """The definition whose header is at a row, parsed without the rest of its file; None in any doubt."""
     start = head
@@ -224,7 +227,9 @@ def _alone(rows: Sequence[str], head: int) -> Definition | None:
     is_in_string = above.count('"""') % 2 or above.count("'''") % 2
     if rows[head][0].isspace() or is_in_string or (before and not before.startswith("#")):
         return None
-    margin = (i for i in range(head + 1, len(rows)) if rows[i][0] not in " \t\f\r\n#)]}")
+    if next((rows[i][0] for i in range(start - 1, -1, -1) if rows[i][0] not in _NO_START), "") == "@":
+        return None  # a decorator, with blank rows or comments behind it
+    margin = (i for i in range(head + 1, len(rows)) if rows[i][0] not in _NO_START)
     try:
         body = _tree("\n" * start + "".join(rows[start : next(margin, len(rows))])).body
     except Unreadable:

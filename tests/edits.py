@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 from migrator.match import Finding, Found, find
 from migrator.model import Argument, Edit, Hunk, Insert, Patch, Probe
 from migrator.rewrite import rewrite
-from migrator.source import Module, parse
+from migrator.source import Module, parse, skim
 
 ANY = SpecifierSet()
 FILE = "nemo/module.py"
@@ -60,13 +60,17 @@ def module(text: str | bytes) -> Module:
 
 
 def look(edit: Edit, text: str | bytes) -> Finding:
-    """What a source says of an edit."""
-    return find(edit, module(text))
+    """What a source says of an edit, whether the whole of it is parsed or a part."""
+    raw = text if isinstance(text, bytes) else text.encode()
+    whole, part = find(edit, parse(raw)), find(edit, skim(raw))
+    assert (whole.found, whole.reason) == (part.found, part.reason)
+    return whole
 
 
 def make(text: str | bytes, *edits: Edit) -> bytes:
     """The source with edits made, after checking that they read back as made."""
     new = rewrite(module(text), edits)
+    assert rewrite(skim(text if isinstance(text, bytes) else text.encode()), edits) == new
     for edit in edits:
         assert look(edit, new).found is Found.DONE, look(edit, new)
     return new

@@ -207,6 +207,8 @@ def test_two_edits_of_one_statement_are_refused() -> None:
         ("import x\n\n\n@d\ndef f():\n    a\n", "import x\n\n\nNEW@d\ndef f():\n    a\n"),
         ("x\n\n\n# of f\n# too\nclass f: pass", "x\n\n\nNEW# of f\n# too\nclass f: pass"),
         ("x\n# far\n\nasync def f(): a\n", "x\n# far\n\nNEWasync def f(): a\n"),
+        ("x\n@d\n# of f\ndef f(): a\n", "x\nNEW@d\n# of f\ndef f(): a\n"),
+        ("x\n@d(\n  1\n)\n\ndef f(): a\n", "x\nNEW@d(\n  1\n)\n\ndef f(): a\n"),
         ("'''doc'''\ndef f(): a\n", "'''doc'''\nNEWdef f(): a\n"),
     ],
 )
