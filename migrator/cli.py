@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def _command(*options: Any) -> Callable[[Command], click.Command]:
         @functools.wraps(function)
         def run(*, as_json: bool, no_color: bool, quiet: bool, verbose: bool, **given: Any) -> None:
             context = click.get_current_context()
-            if no_color:
+            if no_color or os.environ.get("NO_COLOR"):
                 context.color = False
             style = Style(as_json, -1 if quiet else int(verbose))
             if "roots" in given:

@@ -146,7 +146,8 @@ def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(*headers, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*(Text.from_ansi(cell) for cell in row))
-    Console().print(table)
+    plain = click.get_current_context().color is False
+    Console(color_system=None if plain else "auto").print(table)
 
 
 # --- apply, revert, diff
