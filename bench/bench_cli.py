@@ -2,8 +2,8 @@
 
     python bench/bench_cli.py [--rounds N]
 
-The tree is a NeMo 25.09 stack cut down to the files that matter. Each round runs every command once, in turn, as
-a process of its own; the ratio is that of the medians. Aims: status <= 0.6, apply <= 1.6.
+The tree is a NeMo 25.09 stack cut down to the files that matter. Each round runs every command once, in
+turn, as a process of its own; the ratio is that of the medians. Aims: status <= 0.6, apply <= 1.6.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def seconds(command: Sequence[str], before: Callable[[], object] = lambda: None)
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
