@@ -9,8 +9,9 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from migrator.verify import bridge_stack, core_stack, data, nemo_stack, parity, slicer, steps, stubs
+from migrator.verify import bridge_stack, core_stack, curves, data, nemo_stack, parity, slicer, steps, stubs
 from migrator.verify.check import Check
+from migrator.verify.curves import Show
 from migrator.verify.stack import Stack
 from migrator.verify.static import TARGETS, find_module
 
@@ -29,8 +30,8 @@ CORE_FIRST = (
 )
 
 
-def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say) -> Iterator[Group]:
-    """Names and bodies of the groups of checks, in order. `say` is told each stub."""
+def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say, show: Show) -> Iterator[Group]:
+    """Names and bodies of the groups of checks, in order. `say` is told each stub, `show` what to draw."""
     for name in stubs.cpu_torch():
         say(f"{name} (CPU tensors)")
     say(stubs.cpu_kernel())
@@ -59,7 +60,9 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say) -> Iterator[G
     yield "core slicer", partial(_core, cps, seed)
     for stack in stacks:
         prefix = f"{stack.name}, " if len(stacks) > 1 else ""
-        for name, checks in _stack_groups(stack, scratch / stack.name.replace(" ", "-"), cps, seed, alone):
+        place = scratch / stack.name.replace(" ", "-")
+        place.mkdir(parents=True)
+        for name, checks in _stack_groups(stack, place, cps, seed, alone, partial(_shown, show, prefix)):
             yield prefix + name, partial(_named, prefix, checks)
 
 
@@ -106,11 +109,18 @@ def _named(prefix: str, checks: Callable[[], Sequence[Check]]) -> Sequence[Check
     return [replace(check, name=prefix + check.name) for check in checks()]
 
 
-def _stack_groups(stack: Stack, scratch: Path, cps: Sequence[int], seed: int, alone: bool) -> Iterator[Group]:
-    scratch.mkdir(parents=True)
+def _shown(show: Show, prefix: str, name: str, data: object) -> None:
+    show(prefix + name, data)
+
+
+def _stack_groups(
+    stack: Stack, scratch: Path, cps: Sequence[int], seed: int, alone: bool, show: Show
+) -> Iterator[Group]:
     chat = not data.supports_chat(stack, scratch / "chat-probe", seed)
     if not alone:  # else these would only check this package's own functions
         yield "data", partial(data.check_data, stack, scratch / "data", cps, seed)
         yield "step", partial(steps.check_steps, stack, cps, seed)
     yield "parity", partial(parity.check_parity, stack, scratch / "parity", cps, seed, chat)
     yield "leak", partial(parity.check_leak, stack, scratch / "leak", cps, seed)
+    yield "curves", partial(curves.check_curves, stack, scratch / "curves", cps, seed, show)
+    yield "split", partial(curves.show_split, stack, scratch / "split", cps, seed, show)

@@ -54,11 +54,17 @@ class DataSet:
         return "chat" if self.chat else "plain"
 
 
-def write(stack: Stack, folder: Path, chat: bool, seed: int, overlong: bool) -> DataSet:
+SAMPLES: Mapping[str, slice] = {  # of `samples.conversations`
+    "samples": slice(0, -1),
+    "samples, one too long": slice(None),
+    "short samples": slice(0, 3),  # the rest of their pack is longer than any of them
+}
+
+
+def write(stack: Stack, folder: Path, chat: bool, seed: int, which: str = "samples") -> DataSet:
     """Write a data set below `folder` and read it back with the stack's own unpacked data set."""
     folder.mkdir(parents=True)
-    turns = samples.conversations(seed)
-    turns = turns if overlong else turns[:-1]
+    turns = samples.conversations(seed)[SAMPLES[which]]
     for name in ("training.jsonl", "validation.jsonl"):
         (samples.write_chat if chat else samples.write_plain)(folder / name, turns)
     return DataSet(folder, chat, tuple(samples.to_item(raw) for raw in stack.unpacked(folder, chat)))
@@ -177,7 +183,7 @@ def examine(
 def supports_chat(stack: Stack, folder: Path, seed: int) -> str:
     """ "" where chat samples can be packed at all without context parallelism, else the error."""
     try:
-        data = write(stack, folder, True, seed, overlong=False)
+        data = write(stack, folder, True, seed)
         stack.batches(data.folder, True, 1, False)
     except Exception as error:  # upstream code may raise anything
         return f"{type(error).__name__}: {error}"
@@ -196,9 +202,10 @@ def check_data(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> lis
     for cp in (1, *(cp for cp in cps if cp > 1)):
         faults = Faults()
         for chat in (False,) if no_chat else (False, True):
-            # At CP=1 nobody cuts chat samples that are too long: packing fails on them.
-            for overlong in (False, True) if cp > 1 else (False,):
-                _one(stack, folder, chat, overlong, cp, seed, faults)
+            for which in SAMPLES:
+                # At CP=1 nobody cuts chat samples that are too long: packing fails on them.
+                if cp > 1 or "too long" not in which:
+                    _one(stack, folder, chat, which, cp, seed, faults)
         at_one = faults.after_eos if at_one is None else at_one
         if faults.after_eos not in (0, at_one):
             faults.add("targets", f"{faults.after_eos} targets are missing behind an EOS, {at_one} at CP=1")
@@ -210,20 +217,20 @@ def check_data(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> lis
     return results
 
 
-def _one(stack: Stack, folder: Path, chat: bool, overlong: bool, cp: int, seed: int, faults: Faults) -> None:
+def _one(stack: Stack, folder: Path, chat: bool, which: str, cp: int, seed: int, faults: Faults) -> None:
     """Write (once), pack and examine one data set, with and without pad_cu_seqlens."""
-    place = folder / f"{'chat' if chat else 'plain'}{'-long' if overlong else ''}"
-    data = write(stack, place, chat, seed, overlong) if not place.exists() else _again(stack, place, chat)
+    place = folder / f"{'chat' if chat else 'plain'}-{list(SAMPLES).index(which)}"
+    data = write(stack, place, chat, seed, which) if not place.exists() else _again(stack, place, chat)
     for pad_cu_seqlens in (False, True):
-        where = f"{data.kind} samples{', one too long' * overlong}{', pad_cu_seqlens' * pad_cu_seqlens}"
-        counts = Faults() if overlong else faults  # the same samples must not be counted twice
+        where = f"{data.kind} {which}{', pad_cu_seqlens' * pad_cu_seqlens}"
+        counts = faults if which == "samples" else Faults()  # a sample must not be counted twice
         try:
             batches = stack.batches(data.folder, chat, cp, pad_cu_seqlens)
         except Exception as error:  # upstream code may raise anything
             faults.add("packing", f"{where}: {type(error).__name__}: {error}")
             continue
         examine(stack, data, batches, cp, where, counts)
-        if overlong:
+        if counts is not faults:
             _merge(faults, counts)
 
 

@@ -105,7 +105,7 @@ def _failed(name: str, cp: int, why: str) -> list[Check]:
 
 def prepare(stack: Stack, folder: Path, chat: bool, seed: int) -> DataSet:
     """Write a data set that every context parallel size can pack without cutting a sample."""
-    return write(stack, folder, chat, seed, overlong=False)
+    return write(stack, folder, chat, seed)
 
 
 @cache
@@ -193,7 +193,7 @@ def _leak(stack: Stack, probe: Probe, layout: Layout, _: int) -> tuple[float, fl
 def check_leak(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> list[Check]:
     """Perturb one token of one document: no logit of another document may move."""
     name = "leak: no document sees another"
-    data = write(stack, folder, False, seed, overlong=False)
+    data = write(stack, folder, False, seed)
     results = []
     for cp in (1, *(cp for cp in cps if cp > 1)):
         try:

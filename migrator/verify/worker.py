@@ -94,9 +94,14 @@ def _cpu(request: Request, results: Results) -> None:
     from migrator.verify import cpu
 
     with tempfile.TemporaryDirectory(prefix="cpfix-verify-") as scratch:
-        for name, group in cpu.groups(
-            Path(scratch), request.cps, request.seed, lambda s: results.write(stub=s)
-        ):
+        found = cpu.groups(
+            Path(scratch),
+            request.cps,
+            request.seed,
+            say=lambda stub: results.write(stub=stub),
+            show=lambda picture, data: results.write(picture=picture, data=data),
+        )
+        for name, group in found:
             results.run(name, group)
 
 

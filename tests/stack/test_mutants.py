@@ -35,7 +35,6 @@ class Mutant:
 
 
 INDEX = 'cu_seqlens = batch["cu_seqlens"].flatten()[: lengths.index(total) + 1].int().contiguous()'
-KERNEL = "index = tex.thd_get_partitioned_indices("
 TRIM = "cu_seqlens = cu_seqlens[: cu_seqlens_argmin.item() or None]"
 FILLS = '(("input_ids", pad_id), ("loss_mask", 0), ("context_ids", pad_id))'
 TOKENS = "step: every token exactly once at CP=2"
@@ -59,7 +58,7 @@ MUTANTS = (
         NEMO_PACKING,
         "if pad_seq_to_mult == 1:",
         "if pad_seq_to_mult:",
-        LENGTHS,
+        "data: packing runs at CP=2",  # the data module refuses its own pack
     ),
     Mutant(
         NEMO_25,
@@ -98,17 +97,17 @@ MUTANTS = (
         NEMO_25,
         "middle pipeline stage without metadata",
         NEMO_STEP,
-        '    if "cu_seqlens" in _batch:',
-        '    if "cu_seqlens" in _batch and parallel_state.is_pipeline_first_stage():',
+        '    if "cu_seqlens" in batch:',
+        '    if "cu_seqlens" in batch and batch["position_ids"] is not None:',
         METADATA,
     ),
     Mutant(
         NEMO_25,
         "the index is kept for the next pack",
         NEMO_STEP,
-        KERNEL,
-        "index = _partition_packed_batch_for_cp.__dict__.setdefault(str(total), None)\n"
-        "    index = index if index is not None else tex.thd_get_partitioned_indices(",
+        "    return {key: value.index_select(1, index)",
+        "    index = _partition_packed_batch_for_cp.__dict__.setdefault(str(total), index)\n"
+        "    return {key: value.index_select(1, index)",
         TOKENS,
     ),
     Mutant(
@@ -137,10 +136,10 @@ MUTANTS = (
     ),
     Mutant(
         NEMO_25,
-        "max_seqlen from stale metadata",
-        NEMO_DATA,
-        "max_seqlen = torch.maximum(max_seqlen, ",
-        "max_seqlen = torch.minimum(max_seqlen, ",
+        "max_seqlen is one too small",
+        NEMO_STEP,
+        'max_seqlen = batch["max_seqlen"].squeeze()',
+        'max_seqlen = batch["max_seqlen"].squeeze() - 1',
         "data: metadata at CP=2",
     ),
     Mutant(
@@ -158,6 +157,14 @@ MUTANTS = (
         "import math\n",
         "",
         "static: every name is defined at CP=None",
+    ),
+    Mutant(
+        NEMO_23,
+        "max_seqlen leaves out the rest of a pack",
+        NEMO_DATA,
+        "max_seqlen = torch.full_like(max_seqlen, max_length)",
+        "pass",
+        "data: metadata at CP=2",
     ),
     Mutant(
         NEMO_23,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from migrator.verify import core_stack, data, parity, slicer, steps, stubs
+from migrator.verify import core_stack, curves, data, parity, slicer, steps, stubs
 from migrator.verify.check import Check, to_json
 from migrator.verify.data import bounds_of
 from migrator.verify.reference import kernel_index, lengths, partition_index, zigzag_index
@@ -303,10 +303,23 @@ LEAK: Mapping[str, Mutant] = {
     "documents see each other": on_params(one_long_sequence),
     "zigzag over the whole pack": splitting(zigzag),
 }
+CURVES: Mapping[str, Mutant] = {
+    "right": lambda stack: stack,
+    "zigzag over the whole pack": splitting(zigzag),
+    "packing fails": fails_to_pack,
+}
 SLICERS: Mapping[str, Callable[[], slicer.Slice]] = {
     "passes all on": lambda: lambda batch: batch,
     "slices all": lambda: slice_all,
 }
+
+
+PICTURES: dict[str, Any] = {}
+
+
+def shown(name: str, picture: object) -> None:
+    """Keep the last picture of each name."""
+    PICTURES[name] = picture
 
 
 def slice_all(batch: Batch) -> Batch:
@@ -324,6 +337,7 @@ GROUPS: Mapping[str, tuple[Mapping[str, Mutant], Checks]] = {
     "data": (DATA, lambda stack, folder, seed: data.check_data(stack, folder, [CP], seed)),
     "step": (STEPS, lambda stack, _, seed: steps.check_steps(stack, [CP], seed)),
     "parity": (PARITY, lambda stack, folder, seed: parity.check_parity(stack, folder, [CP], seed, False)),
+    "curves": (CURVES, lambda stack, folder, seed: curves.check_curves(stack, folder, [CP], seed, shown)),
     "leak": (LEAK, lambda stack, folder, seed: parity.check_leak(stack, folder, [CP], seed)),
 }
 
@@ -348,7 +362,11 @@ def main(root: str, seed: int, out: Path) -> None:
         name: [to_json(check) for check in slicer.check_slicer("slicer", make, [CP], seed, own_thd=False)]
         for name, make in SLICERS.items()
     }
-    out.write_text(json.dumps(found))
+    with tempfile.TemporaryDirectory() as folder:
+        right = core_stack.load()
+        curves.check_curves(right, Path(folder) / "curves", [CP], seed, shown)
+        curves.show_split(right, Path(folder) / "split", [CP], seed, shown)
+    out.write_text(json.dumps(found | {"pictures": PICTURES}))
 
 
 if __name__ == "__main__":

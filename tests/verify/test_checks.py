@@ -26,7 +26,7 @@ def found(upstream: Callable[[str, str], Path], tmp_path_factory: pytest.TempPat
     env = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    loaded: Found = json.loads(out.read_text())
+    loaded: dict[str, Any] = json.loads(out.read_text())
     return loaded
 
 
@@ -35,12 +35,12 @@ def failed(checks: list[dict[str, Any]]) -> dict[str, str]:
     return {check["name"]: check["detail"] for check in checks if check["status"] == "failed"}
 
 
-@pytest.mark.parametrize("group", ["data", "step", "parity", "leak"])
+@pytest.mark.parametrize("group", ["data", "step", "parity", "curves", "leak"])
 def test_the_right_stack_passes_everything(found: Found, group: str) -> None:
     checks = found[group]["right"]
     assert failed(checks) == {}
-    assert sum(check["status"] == "passed" for check in checks) >= 2
-    assert {check["cp"] for check in checks} >= {1, 2}
+    assert {check["status"] for check in checks} == {"passed"}
+    assert {check["cp"] for check in checks} == ({2} if group == "curves" else {1, 2})
 
 
 CAUGHT = [
@@ -85,6 +85,8 @@ CAUGHT = [
     ("parity", "not prepadded", "parity: gradients", "no multiple"),
     ("leak", "documents see each other", "leak: no document sees another", ""),
     ("leak", "zigzag over the whole pack", "leak: no document sees another", ""),
+    ("curves", "zigzag over the whole pack", "curves: 20 optimizer steps", ""),
+    ("curves", "packing fails", "curves: 20 optimizer steps", "unsupported operand"),
     ("slicer", "passes all on", "slicer: whole packs are never cut across", "train on all of it"),
     ("slicer", "slices all", "slicer: whole packs are never cut across", "cu_seqlens itself is sliced"),
     ("slicer", "slices all", "slicer: split packs are left alone", "a second time"),
@@ -101,7 +103,8 @@ def test_a_wrong_stack_is_caught(found: Found, group: str, mutant: str, name: st
 def test_no_mutant_is_forgotten(found: Found) -> None:
     named = {(group, mutant) for group, mutant, _, _ in CAUGHT}
     excused = {("data", "targets behind EOS are always missing")}
-    there = {(group, mutant) for group, mutants in found.items() for mutant in mutants if mutant != "right"}
+    groups = {group: mutants for group, mutants in found.items() if group != "pictures"}
+    there = {(group, mutant) for group, mutants in groups.items() for mutant in mutants if mutant != "right"}
     assert there == named | excused
 
 
@@ -115,3 +118,21 @@ def test_gradients_tell_what_the_loss_may_hide(found: Found) -> None:
     assert set(failed(found["parity"]["gradients are slightly off"])) == {
         name for name in failed(found["parity"]["gradients are slightly off"]) if name.endswith("gradients")
     }
+
+
+def test_the_curves_are_drawn_for_every_size_and_fall(found: Found) -> None:
+    curves: dict[str, Any] = dict(found["pictures"]["curves"])
+    assert set(curves) == {"1", "2"}
+    assert all(len(losses) == 20 for losses in curves.values())
+    assert sum(curves["1"][-4:]) < sum(curves["1"][:4])
+
+
+def test_the_picture_of_a_split_shows_each_token_with_one_rank(found: Found) -> None:
+    split: dict[str, Any] = dict(found["pictures"]["split"])
+    drawn = split["2"]
+    assert len(drawn["now"]) == len(drawn["whole"]) == drawn["bounds"][-1]
+    for ranks in (drawn["now"], drawn["whole"]):
+        assert ranks.count(0) == ranks.count(1) == len(ranks) // 2
+    first = drawn["now"][: drawn["bounds"][1]]
+    quarter = len(first) // 4
+    assert first == [0] * quarter + [1] * 2 * quarter + [0] * quarter
