@@ -1,4 +1,4 @@
-"""The objects of `--json`: that they are as documented is tested in test_docs_json.py, here what is in them."""
+"""What is in the objects of `--json`; that they are as documented is tested in test_docs_json.py."""
 
 from __future__ import annotations
 
