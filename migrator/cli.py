@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from migrator import __version__, commands, containers, ledger, report, scene, series
+from migrator import __version__, commands, containers, ledger, recipes, report, scene, series
 from migrator.model import CpfixError, UsageError
 from migrator.report import Style
 from migrator.scene import Options
@@ -191,6 +191,21 @@ def export(style: Style, dry_run: bool, **asked: Any) -> None:
     from migrator import export as exporting  # GitPython
 
     report.export(exporting.run(exporting.Request(**asked), dry_run=dry_run), style)
+
+
+@_command(
+    click.option("--tag", default="", metavar="TAG", help="The image's tag. Default: what the versions fit."),
+    click.option(
+        "--recipe", "name", type=click.Choice(list(recipes.RECIPES)), default="dockerfile", show_default=True
+    ),
+    click.option(
+        "--root", "places", multiple=True, type=click.Path(path_type=Path), help="Where to look for versions."
+    ),
+)
+def container(tag: str, name: str, places: tuple[Path, ...], style: Style) -> None:
+    """Print the recipe that puts cpfix into NVIDIA's NeMo container."""
+    tag = tag or recipes.tag_of(scene.look(Options(roots=places)).targets)
+    report.container(recipes.recipe(name, tag), tag, name, style)
 
 
 @_command(click.argument("names", nargs=-1, metavar="[ID]..."))

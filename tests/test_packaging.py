@@ -91,8 +91,13 @@ class TestWheel:
             assert f"migrator/patches/{project}/project.toml" in shipped
         assert any(re.fullmatch(r"migrator/patches/[^/]+/[^/]+\.py", name) for name in shipped)
 
+    def test_ships_the_container_recipes(self, names: set[str]) -> None:
+        shipped = {name for name in names if name.startswith("migrator/docker/")}
+        assert shipped == {f"migrator/{path}" for path in tree("docker")}
+
     def test_ships_the_package_and_nothing_else(self, names: set[str]) -> None:
-        other = {name for name in names if ".dist-info/" not in name and "/patches/" not in name}
+        data = (".dist-info/", "/patches/", "/docker/")
+        other = {name for name in names if not any(folder in name for folder in data)}
         assert other == tree("migrator")
         assert "migrator/py.typed" in other
 
@@ -121,7 +126,10 @@ class TestSdist:
         (path,) = built.glob("*.tar.gz")
         with tarfile.open(path) as archive:
             names = {name.partition("/")[2] for name in archive.getnames()}
-        assert tree("migrator", "patches", "tests", "fixtures", "requirements", "scripts", ".ci") <= names
+        assert (
+            tree("migrator", "patches", "docker", "tests", "fixtures", "requirements", "scripts", ".ci")
+            <= names
+        )
         assert {"Makefile", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"} <= names
         assert not {name for name in names if name.startswith((".git/", ".venv", "dist/"))}
 
