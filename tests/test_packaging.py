@@ -38,7 +38,7 @@ def tree(*folders: str) -> set[str]:
         path.relative_to(REPOSITORY).as_posix()
         for folder in folders
         for path in (REPOSITORY / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", ".ruff_cache", ".mypy_cache"} & set(path.parts)
     }
 
 
