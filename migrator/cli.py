@@ -128,7 +128,13 @@ def diff(options: Options, style: Style) -> int:
     click.option(
         "--check", is_flag=True, help="Like --dry-run, and exit with 1 if there is anything to write."
     ),
-    click.option("--verify", type=click.Choice(["none", "static"]), default="static", show_default=True),
+    click.option(
+        "--verify",
+        type=click.Choice(["none", "static", "cpu", "gpu", "auto"]),
+        default="static",
+        show_default=True,
+        help="Read the patches back from disk, or run `cpfix verify` at this level too.",
+    ),
     click.option("--keep", is_flag=True, help="Keep what was written when the verification fails."),
 )
 def apply(options: Options, style: Style, dry_run: bool, check: bool, verify: str, keep: bool) -> int:
@@ -141,6 +147,35 @@ def apply(options: Options, style: Style, dry_run: bool, check: bool, verify: st
         result = commands.apply(options, verify=verify, keep=keep)
     report.outcome(result, style, "patched", dry_run=dry_run or check)
     return result.exit_code
+
+
+@_command(
+    *_OPTIONS,
+    click.option(
+        "--level",
+        type=click.Choice(["static", "cpu", "gpu", "auto"]),
+        default="auto",
+        show_default=True,
+        help="static needs no torch, cpu no GPU; auto goes as far as the machine allows.",
+    ),
+    click.option("--cp", default="2,4", show_default=True, help="Context parallel sizes, with commas."),
+    click.option("--timeout", default=300.0, show_default=True, help="Seconds for each level's process."),
+    click.option(
+        "--report", "page", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page, too."
+    ),
+)
+def verify(options: Options, style: Style, level: str, cp: str, timeout: float, page: Path | None) -> int:
+    """Prove that the installed stack trains right: in a child process, on the code that is there."""
+    from migrator import proof
+
+    sizes = [size.strip() for size in cp.split(",")]
+    if not all(size.isdecimal() for size in sizes):
+        raise UsageError(f"--cp takes numbers with commas between them, not {cp!r}")
+    found = proof.prove(options, proof.Request(level, tuple(map(int, sizes)), timeout))
+    if page is not None:
+        proof.write_page(page, found, options)
+    report.verification(found, style)
+    return found.exit_code
 
 
 @_command(

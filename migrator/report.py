@@ -19,6 +19,7 @@ from migrator.difference import tree_of, unified
 from migrator.ledger import Entry
 from migrator.model import CpfixError, FileChange, Install, Patch, PatchState, State
 from migrator.scene import Scene
+from migrator.verify.check import Report
 
 if TYPE_CHECKING:
     from migrator.export import Export
@@ -181,6 +182,31 @@ def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) 
     if not dry_run:
         _say()
         _states(result.states, style)
+
+
+def verification(found: Report, style: Style) -> None:
+    """Each check with what was measured against its bound, and what stood in for what isn't there."""
+    if style.json:
+        _json(shapes.of_verification(found))
+        return
+    shown = [c for c in found.checks if style.verbosity >= 0 or c.status == "failed"]
+    colours = {"passed": "green", "failed": "red", "not run": "yellow"}
+    rows = [
+        (
+            c.name,
+            "" if c.cp is None else str(c.cp),
+            click.style(c.status, fg=colours[c.status]),
+            "" if c.measured is None else f"{c.measured:.3g}",
+            "" if c.bound is None else f"{c.bound:.3g}",
+            c.detail,
+        )
+        for c in shown
+    ]
+    _table(("check", "CP", "result", "measured", "bound", ""), rows)
+    if found.stubs and style.verbosity >= 0:
+        _say(f"\nReplaced for the checks: {', '.join(found.stubs)}")
+    count = Counter(c.status for c in found.checks)
+    _say(f"\n{count['passed']} passed, {count['failed']} failed, {count['not run']} not run.")
 
 
 def diff(changes: Sequence[FileChange], style: Style) -> None:

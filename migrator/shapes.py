@@ -13,6 +13,7 @@ from migrator.commands import Failure, Outcome
 from migrator.ledger import Entry
 from migrator.model import FileChange, Install, Patch, PatchState
 from migrator.scene import Scene
+from migrator.verify.check import Report, to_json
 
 if TYPE_CHECKING:
     from migrator.export import Export
@@ -53,6 +54,18 @@ def of_diff(diffs: Mapping[Path, bytes]) -> Json:
 def of_log(entries: Sequence[tuple[Path, Entry]]) -> Json:
     """`cpfix log`."""
     return {"entries": [{"root": str(root), **asdict(entry)} for root, entry in entries]}
+
+
+def of_verification(found: Report) -> Json:
+    """`cpfix verify`."""
+    return {
+        "cpfix": __version__,
+        "exit_code": found.exit_code,
+        "levels": list(found.levels),
+        "checks": [to_json(check) for check in found.checks],
+        "stubs": list(found.stubs),
+        "pictures": dict(found.pictures),
+    }
 
 
 def of_patches(patches: Sequence[Patch]) -> Json:
