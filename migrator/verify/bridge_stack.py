@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +62,8 @@ def load() -> Stack:
     common = getattr(step_module, "_forward_step_common", step_module.forward_step)
 
     def unpacked(folder: Path, chat: bool) -> list[Mapping[str, Any]]:
+        if chat and not CHAT.keys() <= inspect.signature(sft.create_sft_dataset).parameters.keys():
+            raise LookupError("it has no data set for chat templates")
         kwargs = {"memmap_workers": 1, **(CHAT if chat else {})}
         items = sft.create_sft_dataset(
             folder / "training.jsonl", ToyTokenizer(), seq_length=LIMIT, is_test=True, **kwargs
@@ -67,11 +71,13 @@ def load() -> Stack:
         return [items[index] for index in range(len(items))]
 
     def specs(cp: int, pad_cu_seqlens: bool) -> Any:
+        knobs = {field.name for field in fields(packing.PackedSequenceSpecs)}
         return packing.PackedSequenceSpecs(
             packed_sequence_size=PACK,
             tokenizer_model_name="toy",
             pad_cu_seqlens=pad_cu_seqlens,
-            pad_seq_to_mult=2 * cp if cp > 1 else 1,
+            # up to 0.2 there is no such knob; unpatched packs don't fit then
+            **({"pad_seq_to_mult": 2 * cp if cp > 1 else 1} if "pad_seq_to_mult" in knobs else {}),
         )
 
     def batches(folder: Path, chat: bool, cp: int, pad_cu_seqlens: bool) -> list[Batch]:
@@ -122,8 +128,9 @@ def load() -> Stack:
 
     def step(batch: Batch, stage: Stage) -> Batch:
         model = recorder()
-        _, loss_mask = forward(model, batch, stage)
-        return share_of(model.arguments, loss_mask)
+        _, mask = forward(model, batch, stage)
+        # before 0.2.0 the step hands out the loss function with the mask in it
+        return share_of(model.arguments, mask.args[0] if isinstance(mask, partial) else mask)
 
     def plan(batch: Batch) -> Any:
         model = recorder(overlap_moe_expert_parallel_comm=True)

@@ -37,6 +37,14 @@ NEMO_25 = RealStack("25.09", {"nemo": "2.5.3", "megatron-core": "0.14.0"}, "stac
 NEMO_23 = RealStack("25.04", {"nemo": "2.3.3", "megatron-core": "0.12.3"}, "stack-nemo23.txt")
 BRIDGE_03 = RealStack("26.02", {"megatron-bridge": "0.3.1", "megatron-core": "0.16.1"}, "stack-bridge03.txt")
 STACKS = (NEMO_25, NEMO_23, BRIDGE_03)
+MORE = (
+    RealStack("25.07", {"nemo": "2.4.1", "megatron-core": "0.13.1"}, "stack-nemo25.txt"),
+    RealStack("25.11", {"nemo": "2.6.2", "megatron-core": "0.15.3"}, "stack-nemo25.txt"),
+    RealStack("26.02 NeMo", {"nemo": "2.7.3", "megatron-core": "0.16.1"}, "stack-nemo25.txt"),
+    RealStack(
+        "25.11 Bridge", {"megatron-bridge": "0.2.0rc6", "megatron-core": "0.15.3"}, "stack-bridge03.txt"
+    ),
+)
 
 
 def _pinned(name: str) -> str:
