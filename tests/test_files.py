@@ -40,7 +40,6 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
         (lambda root: None, f"there is no {FILE}"),
         (lambda root: (root / "nemo").write_text("no folder"), f"there is no {FILE}"),
         (lambda root: (root / FILE).mkdir(parents=True), f"{FILE}: Is a directory"),
-        (lambda root: write(root, b"x = = 1\n"), f"{FILE}: not readable as Python: invalid syntax"),
         (lambda root: write(root, b"\xff\n"), f"{FILE}: not readable as Python: "),
     ],
 )
@@ -52,6 +51,13 @@ def test_what_cannot_be_read_has_a_problem(tmp_path: Path, make: object, problem
     assert file.problem.startswith(problem)
     finding = find_in(hunk("-a\n+b"), lambda _: file)
     assert (finding.found, finding.reason) == (Found.NEITHER, file.problem)
+
+
+def test_no_python_is_told_when_it_is_searched(tmp_path: Path) -> None:
+    write(tmp_path, b"x = = 1\n")
+    finding = find_in(hunk("-a\n+b"), files_of(tmp_path, Journal({}, lambda _: b"")))
+    assert finding.found is Found.NEITHER
+    assert finding.reason.startswith(f"{FILE}: not readable as Python: invalid syntax")
 
 
 def test_intact_is_what_cpfix_wrote(tmp_path: Path) -> None:

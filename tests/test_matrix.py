@@ -117,8 +117,8 @@ def check_difference(
         for want in read(e.edit).wanted
         if want.mark == "+" and want.line and isinstance(want.line.node, ast.FunctionDef)
     }
-    new = {n for n in touched if n not in before}
-    assert {n for n in new if not n.startswith(tuple(f"{a}." for a in added))} <= added
+    fresh = {n for n in touched if n not in before}
+    assert {n for n in fresh if not n.startswith(tuple(f"{a}." for a in added))} <= added
     assert {n for n in touched if n in before} <= named
     # rows go only where a line of an edit says so
     gone = [r for r in old.splitlines() if r not in set(new.splitlines())]
