@@ -14,13 +14,13 @@ from click.testing import CliRunner
 
 from migrator import series
 from migrator.cli import main
-from tests.clones import environment, git, make_clone, wheel
+from tests.clones import FOLDERS, environment, git, make_clone, wheel
 
 pytestmark = [pytest.mark.upstream, pytest.mark.torch]
 
 PLUGIN = Path(__file__).with_name("upstream_stubs.py")
 # what the tests import of upstream besides the patched files, and can't do without
-EXTRA = {"nemo": ["nemo/utils/import_utils.py"], "megatron-core": ["megatron/core"]}
+EXTRA = {"nemo": ["nemo/utils/import_utils.py"], "megatron-core": ["megatron/core"], "megatron-bridge": []}
 
 
 def clone(folder: Path, project: str, version: str) -> Path:
@@ -52,14 +52,21 @@ def outcomes(repo: Path, tests: list[str], *besides: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("project", "version", "core"),
-    [("nemo", "2.5.3", "0.14.0"), ("megatron-core", "0.14.0", "")],
+    [
+        ("nemo", "2.5.3", "0.14.0"),
+        ("megatron-core", "0.14.0", ""),
+        ("megatron-bridge", "0.2.0rc6", "0.14.0"),
+        ("megatron-bridge", "0.3.1", "0.16.1"),
+    ],
 )
 def test_fail_without_the_patch_and_pass_with_it(
     tmp_path: Path, project: str, version: str, core: str
 ) -> None:
     repo = clone(tmp_path / "clone", project, version)
     tests = [test.path for patch in series.load().of(project) for test in patch.tests]
-    besides = [wheel("megatron-core", core)] if core else []
+    tests = [test for test in tests if (repo / test).exists()]
+    assert len(tests) >= 1
+    besides = [repo / FOLDERS[project], *([wheel("megatron-core", core)] if core else [])]
     with_it = outcomes(repo, tests, *besides)
     assert set(with_it.values()) == {"passed"}, with_it
     git(repo, "checkout", "--quiet", "main", "--", ".")

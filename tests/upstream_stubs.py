@@ -18,7 +18,7 @@ from typing import Any
 ABSENT = {
     *("lightning", "hydra", "omegaconf", "fiddle", "nemo_run", "datasets", "transformers", "wandb", "wrapt"),
     *("huggingface_hub", "cloudpickle", "torchmetrics", "pandas", "einops", "sentencepiece", "tqdm", "nemo"),
-    *("megatron", "modelopt", "nvidia_resiliency_ext", "transformer_engine"),
+    *("megatron", "modelopt", "transformer_engine"),
 }
 BARE = (
     "nemo",
@@ -28,6 +28,11 @@ BARE = (
     "nemo.collections.llm.gpt",
     "nemo.collections.llm.gpt.data",
     "nemo.collections.llm.gpt.model",
+    "megatron.bridge",
+    "megatron.bridge.data",
+    "megatron.bridge.data.datasets",
+    "megatron.bridge.training",
+    "megatron.bridge.training.utils",
 )
 
 
