@@ -66,7 +66,8 @@ def sources(image: Image) -> dict[str, bytes]:
 
 def docker(image: Image, wheels: Path, **arguments: str) -> subprocess.CompletedProcess[str]:
     """Build without an index."""
-    own = {"WHEELS": str(image.root / "tmp/cpfix"), "PIP_NO_INDEX": "1"}
+    # the image has no torch but for its metadata, and no more of the projects than is patched
+    own = {"WHEELS": str(image.root / "tmp/cpfix"), "PIP_NO_INDEX": "1", "VERIFY": "static"}
     return build(image, DOCKERFILE, wheels, own | arguments)
 
 
@@ -93,7 +94,9 @@ class TestDockerfile:
 
     def test_is_read_in_full(self) -> None:
         assert len(RUNS) == 2
-        assert COMMANDS == ["python", "python", "cpfix", "cpfix"]
+        assert COMMANDS == ["python", "python", "cpfix", "cpfix", "cpfix"]
+        assert RUNS[1].endswith('&& cpfix verify --level "${VERIFY}" ${CPFIX_ROOTS}')
+        assert "\nARG VERIFY=cpu\n" in DOCKERFILE
         assert f"ARG NEMO_TAG={recipes.WRITTEN_FOR}\nFROM nvcr.io/nvidia/nemo:${{NEMO_TAG}}\n" in DOCKERFILE
 
     @pytest.mark.parametrize("failing", range(1, len(COMMANDS) + 1))
@@ -268,7 +271,8 @@ class TestEnroot:
         )
         shim.chmod(0o755)
         log = str(image.root / "log")
-        return replace(image, environment={**image.environment, "LOG": log, "FAILING": ""})
+        own = {"LOG": log, "FAILING": "", "VERIFY": "static"}
+        return replace(image, environment={**image.environment, **own})
 
     def test_builds_a_patched_image(self, enroot: Image, wheels: Path) -> None:
         done = enroot.run("sh", self.SCRIPT, wheels)
