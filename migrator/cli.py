@@ -171,9 +171,10 @@ def verify(options: Options, style: Style, level: str, cp: str, timeout: float, 
     sizes = [size.strip() for size in cp.split(",")]
     if not all(size.isdecimal() for size in sizes):
         raise UsageError(f"--cp takes numbers with commas between them, not {cp!r}")
-    found = proof.prove(options, proof.Request(level, tuple(map(int, sizes)), timeout))
+    seen = scene.look_when_settled(options)
+    found = proof.prove(seen, options, proof.Request(level, tuple(map(int, sizes)), timeout))
     if page is not None:
-        proof.write_page(page, found, options)
+        proof.write_page(page, found, seen)
     report.verification(found, style)
     return found.exit_code
 

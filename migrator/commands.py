@@ -123,7 +123,7 @@ def apply(options: Options, *, verify: str = "static", keep: bool = False, timeo
         after = look(options)
         wrong = tuple(_read_back(scene, after, options)) if verify != "none" else ()
         if not wrong and verify not in ("none", "static"):
-            wrong = tuple(_disproved(options, verify))
+            wrong = tuple(_disproved(after, options, verify))
         if wrong and not keep:
             try:
                 undone = [_undone(change, scene.journal) for change in outcome.changes]
@@ -144,11 +144,11 @@ def _read_back(before: Scene, after: Scene, options: Options) -> Iterator[Failur
             yield _failure(s, f"after writing, it reads back as {s.state.value}: {s.reason}")
 
 
-def _disproved(options: Options, level: str) -> Iterator[Failure]:
+def _disproved(scene: Scene, options: Options, level: str) -> Iterator[Failure]:
     """The checks of `cpfix verify` that fail; one that could not run is none of them."""
     from migrator.proof import Request, prove  # not needed for less
 
-    for check in prove(options, Request(level)).failed:
+    for check in prove(scene, options, Request(level)).failed:
         at = f" at context parallel size {check.cp}" if check.cp else ""
         yield Failure("verify", check.name, "", Path(), f"{check.detail or 'it failed'}{at}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from migrator import __version__
 from migrator.model import EnvironmentRefuses
 from migrator.page import render
-from migrator.scene import Options, Scene, look, look_when_settled, require_targets, selected
+from migrator.scene import Options, Scene, require_targets, selected
 from migrator.verify.check import Report, counted
 from migrator.verify.run import verify
 
@@ -25,9 +25,8 @@ class Request:
     timeout: float = 300.0  # seconds, for each child process
 
 
-def prove(options: Options, request: Request) -> Report:
+def prove(scene: Scene, options: Options, request: Request) -> Report:
     """Verify what is installed. Raises `CpfixError`; what is wrong with the stack is a failed check."""
-    scene = look_when_settled(options)
     require_targets(scene, options)
     files = [root / path for root, path in scene.journal.records]
     found = verify(scene.roots, request.level, request.cps, options.python, request.timeout, files=files)
@@ -35,9 +34,9 @@ def prove(options: Options, request: Request) -> Report:
     return replace(found, checks=(states, *found.checks))
 
 
-def write_page(file: Path, found: Report, options: Options) -> None:
+def write_page(file: Path, found: Report, scene: Scene) -> None:
     """Write the report as one HTML page. Raises `EnvironmentRefuses`."""
-    stack = [f"{i.project} {i.version} in {i.root}" for i in look(options).targets]
+    stack = [f"{i.project} {i.version} in {i.root}" for i in scene.targets]
     try:
         file.write_text(render(found, stack, __version__), encoding="utf-8")
     except OSError as error:

@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from docs.generate import DOCS
-from migrator import commands, ledger
+from migrator import commands, ledger, shapes
 from migrator.cli import main
 from migrator.ledger import disk
 from migrator.scene import Options
+from migrator.verify.check import Report
 from tests.clones import make_clone
 from tests.sandbox import make_sandbox
 
@@ -142,9 +143,20 @@ def export(tmp_path: Path) -> list[Any]:
     return [printed(*asked, "--dry-run"), printed(*asked)]
 
 
+def verify(tmp_path: Path) -> list[Any]:
+    root = make_sandbox(tmp_path, CORE)
+    stood_in = shapes.of_verification(Report((), ("torch.cuda.current_device: the CPU",)))
+    return [printed("verify", "--root", root, "--level", "static", code=1), stood_in]
+
+
+def container(tmp_path: Path) -> list[Any]:
+    return [printed("container", "--tag", "25.09")]
+
+
+COMMANDS = (status, diff, apply, revert, log, explain, export, verify, container)
 SECTIONS = {
     "Errors": errors,
-    **{f"`cpfix {f.__name__}`": f for f in (status, diff, apply, revert, log, explain, export)},
+    **{f"`cpfix {f.__name__}`": f for f in COMMANDS},
 }
 
 
