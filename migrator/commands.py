@@ -120,13 +120,16 @@ def apply(options: Options, *, verify: str = "static", keep: bool = False, timeo
         if outcome.exit_code or not outcome.changes:
             return replace(outcome, messages=messages)
         messages += tuple(ledger.commit(outcome.changes, "apply", __version__))
-        after = look(options)
-        wrong = tuple(_read_back(scene, after, options)) if verify != "none" else ()
-        if not wrong and verify not in ("none", "static"):
-            wrong = tuple(_disproved(after, options, verify))
+        undone = [_undone(change, scene.journal) for change in outcome.changes]
+        try:
+            after = look(options)
+            wrong = tuple(_verified(scene, after, options, verify))
+        except BaseException:  # interrupted: nobody knows whether it is right
+            if not keep:
+                ledger.commit(undone, "apply, taken back", __version__)
+            raise
         if wrong and not keep:
             try:
-                undone = [_undone(change, scene.journal) for change in outcome.changes]
                 messages += tuple(ledger.commit(undone, "apply, taken back", __version__))
             except CpfixError as error:
                 messages += (f"It could not be taken back. {error}",)
@@ -134,6 +137,13 @@ def apply(options: Options, *, verify: str = "static", keep: bool = False, timeo
                 messages += ("Everything was taken back.",)
                 return Outcome((), look(options).states, wrong, messages, 1)
         return Outcome(outcome.changes, after.states, wrong, messages, 1 if wrong else 0)
+
+
+def _verified(before: Scene, after: Scene, options: Options, level: str) -> Iterator[Failure]:
+    wrong = list(_read_back(before, after, options)) if level != "none" else []
+    yield from wrong
+    if not wrong and level not in ("none", "static"):
+        yield from _disproved(after, options, level)
 
 
 def _read_back(before: Scene, after: Scene, options: Options) -> Iterator[Failure]:

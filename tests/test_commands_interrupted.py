@@ -72,6 +72,18 @@ def test_a_failed_verification(root: Path, monkeypatch: pytest.MonkeyPatch, keep
     assert set(states(apply(at(root))).values()) == {State.APPLIED}
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_verification_that_is_interrupted(root: Path, monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+    def interrupt(*_: object) -> Iterator[Failure]:
+        raise KeyboardInterrupt
+
+    before = hashes(root)
+    monkeypatch.setattr(commands, "_disproved", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        apply(at(root), verify="cpu", keep=keep)
+    assert (hashes(root) == before) is not keep
+
+
 def test_a_failed_verification_of_an_upgrade_brings_the_older_patches_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
