@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from docs import padding_cost
 from fixtures.fetch import lock
-from migrator import containers, plan, series
+from migrator import containers, plan, recipes, series
 from migrator.model import Edit, Patch, Project
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,6 +206,12 @@ def _patches(cells: Mapping[Patch, Sequence[str]], versions: Sequence[str], want
     return ", ".join(found) or "-"
 
 
+def dockerfile() -> dict[str, str]:
+    """What docker/Dockerfile does on top of the image."""
+    steps = re.split(r"^FROM .*\n", recipes.recipe("dockerfile", "25.09"), flags=re.MULTILINE)[1]
+    return {"dockerfile": f"\n```dockerfile\n{steps.strip()}\n```\n\n"}
+
+
 # --- writing
 
 
@@ -229,10 +235,11 @@ def pages() -> dict[Path, str]:
     }
     found[DOCS / "support-matrix.md"] = support_matrix(everything)
     found[DOCS / "containers.md"] = container_page(everything)
-    data = (DOCS / "data.md").read_text(encoding="utf-8")
-    for name, body in padding_cost.tables().items():
-        data = filled(data, name, body)
-    found[DOCS / "data.md"] = data
+    for page, parts in {"data.md": padding_cost.tables(), "images.md": dockerfile()}.items():
+        text = (DOCS / page).read_text(encoding="utf-8")
+        for name, body in parts.items():
+            text = filled(text, name, body)
+        found[DOCS / page] = text
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = "".join(
         f"      - {NAMES[project.name]}:\n"

@@ -60,7 +60,7 @@ def cpfix_calls(page: str) -> list[list[str]]:
     text = (DOCS / page).read_text(encoding="utf-8")
     shown = [c for b in blocks(page) if b.language == "console" for c, _ in steps(b)]
     shown += [m for m in INLINE.findall(FENCE.sub("", text)) if "COMMAND" not in m]
-    parts = [part for line in shown for part in re.split(r"&&|;|\|", line.partition("  #")[0])]
+    parts = [part for line in shown for part in re.split(r"&&|[;|>]", line.partition("  #")[0])]
     return [shlex.split(part)[1:] for part in parts if part.split()[:1] == ["cpfix"]]
 
 
