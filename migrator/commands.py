@@ -155,10 +155,11 @@ def _read_back(before: Scene, after: Scene, options: Options) -> Iterator[Failur
 
 
 def _disproved(scene: Scene, options: Options, level: str) -> Iterator[Failure]:
-    """The checks of `cpfix verify` that fail; one that could not run is none of them."""
+    """The checks of `cpfix verify` that fail, and levels asked for by name that could not be run."""
     from migrator.proof import Request, prove  # not needed for less
 
-    for check in prove(scene, options, Request(level)).failed:
+    found = prove(scene, options, Request(level))
+    for check in (*found.failed, *found.unmet):
         at = f" at context parallel size {check.cp}" if check.cp else ""
         yield Failure("verify", check.name, "", Path(), f"{check.detail or 'it failed'}{at}")
 

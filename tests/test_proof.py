@@ -78,10 +78,23 @@ def test_keep_keeps_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.upstream
 def test_a_check_that_could_not_run_fails_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = Report((Check("cpu level", None, "not run", detail="torch is not installed there"),))
+    missing = Report((Check("gpu: parity", None, "not run", detail="0 GPUs found"),))
     monkeypatch.setattr(proof, "verify", lambda *_, **__: missing)
     result = CliRunner().invoke(main, ["apply", "--root", str(root), "--verify", "auto"])
     assert result.exit_code == 0
+
+
+@pytest.mark.upstream
+def test_a_level_asked_for_that_cannot_run_is_no_success(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hashes(root)
+    missing = Report((Check("cpu level", None, "not run", detail="torch is not installed there"),))
+    monkeypatch.setattr(proof, "verify", lambda *_, **__: missing)
+    for command in ("verify", "apply"):
+        asked = {"verify": "--level", "apply": "--verify"}[command]
+        result = CliRunner().invoke(main, [command, "--root", str(root), asked, "cpu"])
+        assert result.exit_code == 1
+        assert "torch is not installed there" in result.output
+    assert hashes(root) == before
 
 
 @pytest.mark.upstream

@@ -21,6 +21,9 @@ class Check:
     detail: str = ""  # what was seen; for "failed" the defect, for "not run" the reason
 
 
+LEVEL_CHECKS = ("cpu level", "gpu level")  # that a whole level is missing
+
+
 @dataclass(frozen=True)
 class Report:
     """All checks of one verification and what they rest on."""
@@ -36,9 +39,17 @@ class Report:
         return tuple(check for check in self.checks if check.status == "failed")
 
     @property
+    def unmet(self) -> tuple[Check, ...]:
+        """Levels that were asked for by name and could not be run, as the target has no torch."""
+        return tuple(
+            check for check in self.checks if check.name in LEVEL_CHECKS and check.status == "not run"
+        )
+
+    @property
     def exit_code(self) -> int:
-        """1 where a check failed or nothing at all was checked, else 0."""
-        return 1 if self.failed or not any(check.status == "passed" for check in self.checks) else 0
+        """1 where a check failed, a level asked for could not be run or nothing was checked, else 0."""
+        proven = any(check.status == "passed" for check in self.checks)
+        return 1 if self.failed or self.unmet or not proven else 0
 
 
 def bounded(name: str, cp: int | None, measured: float, bound: float, detail: str = "") -> Check:
