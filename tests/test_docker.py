@@ -204,6 +204,10 @@ class TestEntryPoint:
         assert docker(image, wheels).returncode == 0
         assert image.run("sh", self.SCRIPT, "sh", "-c", "exit 5").returncode == 5
 
+    def test_the_command_takes_its_place_and_so_its_signals(self, image: Image, wheels: Path) -> None:
+        assert docker(image, wheels).returncode == 0
+        assert image.run("sh", self.SCRIPT, "sh", "-c", "echo $PPID").stdout == f"{os.getpid()}\n"
+
 
 class TestKubernetes:
     @pytest.fixture

@@ -149,8 +149,11 @@ class TestNames:
     def test_a_branch_that_cannot_be(self, refused: Refused, name: str) -> None:
         assert "is no name for a branch" in refused(2, f"--branch={name}")
 
-    def test_nobody_to_sign(self, repo: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-        git(repo, "config", "--unset", "user.email")
+    @pytest.mark.parametrize("setting", ["user.name", "user.email"])
+    def test_nobody_to_sign(
+        self, repo: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, setting: str
+    ) -> None:
+        git(repo, "config", "--unset", setting)
         for name in [n for n in os.environ if n == "EMAIL" or n.startswith("GIT_")]:
             if name not in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
                 monkeypatch.delenv(name)
