@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrator import installs, ledger, plan, series
-from migrator.model import EnvironmentRefuses, FileRecord, Install, Patch, PatchState, UsageError
+from migrator.model import CannotApply, EnvironmentRefuses, FileRecord, Install, Patch, PatchState, UsageError
 from migrator.plan import Files, Journal
 
 
@@ -52,11 +52,23 @@ Records = Mapping[tuple[Path, str], FileRecord]
 
 def look(options: Options) -> Scene:
     """Find the installs and the state of each patch on them. Raises `CpfixError`."""
+    refused = ""
     while True:
-        scene = _look(options)
-        # a transaction that began and ended in between would make one half old and the other new
-        if scene.busy or scene.journal.records == _records(scene.files):
+        try:
+            scene = _look(options)
+        except CannotApply as problem:
+            if str(problem) == refused:
+                raise
+            refused = str(problem)  # an original may have gone because another process takes patches back
+            continue
+        if scene.busy or _was_still(scene):
             return scene
+
+
+def _was_still(scene: Scene) -> bool:
+    """Whether no transaction ended in between: that would make one half of a scene old and the other new."""
+    roots = list(scene.files)
+    return scene.journal.records == _records(roots) and scene.pending == tuple(ledger.pending(roots))
 
 
 def look_when_settled(options: Options, timeout: float = 600.0) -> Scene:

@@ -188,3 +188,34 @@ def test_a_transaction_in_between_is_seen(root: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(plan, "inspect", slow)
     assert {s.state for s in look(at(root)).states} == {State.APPLIED, State.NOT_APPLICABLE}
+
+
+def test_a_transaction_that_ends_while_it_is_looked_at_is_not_pending(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter([["a transaction is clearing up"]])
+    monkeypatch.setattr(ledger, "pending", lambda _: next(told, []))
+    assert look(at(root)).pending == ()
+
+
+def test_an_original_that_goes_while_it_is_looked_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process takes patches back."""
+    assert apply(at(root)).exit_code == 0
+    real, calls = plan.inspect, list[int]()
+
+    def lost(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise CannotApply("an original is lost")
+        return real(*args)
+
+    monkeypatch.setattr(plan, "inspect", lost)
+    assert State.APPLIED in {s.state for s in look(at(root)).states}
+    monkeypatch.setattr(plan, "inspect", broken_original)
+    with pytest.raises(CannotApply, match="an original is lost for good"):
+        look(at(root))
+
+
+def broken_original(*_: Any) -> Any:
+    """No patch's state can be told."""
+    raise CannotApply("an original is lost for good")

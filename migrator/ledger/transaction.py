@@ -121,13 +121,14 @@ def parts(part: Part) -> tuple[Part, ...]:
 
 
 def unended(roots: Iterable[Path]) -> tuple[tuple[Part, ...], ...]:
-    """Each transaction that one of the roots takes part in, as its shares. Reads only."""
+    """Each transaction that one of the roots takes part in, as its shares, one at least. Reads only."""
     first: dict[str, Part] = {}
     for root in roots:
         part = read(root)
         if part is not None:
             first.setdefault(part.header.id, part)
-    return tuple(parts(part) for part in first.values())
+    # without a lock, a live one may have ended since its first record was read: then no share is left
+    return tuple(shares for part in first.values() if (shares := parts(part)))
 
 
 def involved(roots: Iterable[Path]) -> tuple[Path, ...]:

@@ -58,6 +58,25 @@ def test_one_transaction_is_reported_once(pair: tuple[Part, Part]) -> None:
     assert set(transaction.involved([pair[1].root])) == {share.root for share in pair}
 
 
+def test_one_that_ends_while_it_is_read_is_none(
+    pair: tuple[Part, Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = transaction.read
+
+    def read_and_lose(root: Path) -> Part | None:
+        found = read(root)
+        for share in pair:
+            share.record.unlink(missing_ok=True)
+        return found
+
+    for call in (transaction.unended, transaction.involved):
+        for share in pair:
+            transaction.write(share)
+        monkeypatch.setattr(transaction, "read", read_and_lose)
+        assert set(call([pair[0].root])) <= {pair[0].root}
+        monkeypatch.undo()
+
+
 def test_only_the_coordinator_decides(pair: tuple[Part, Part]) -> None:
     coordinator, other = pair
     assert not transaction.is_committed(pair)
