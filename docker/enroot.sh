@@ -18,7 +18,7 @@ enroot start --root --rw --env PIP_NO_INDEX="${PIP_NO_INDEX:-0}" --env VERIFY="$
         python -m pip list --format=freeze --exclude cpfix > "$pins"
         python -m pip install --no-cache-dir --only-binary :all: --constraint "$pins" \
             --find-links "$WHEELS" "$WHEELS"/cpfix-*.whl
-        cpfix apply
+        cpfix apply --verify static
         cpfix status --check
         cpfix verify --level "$VERIFY"'
 enroot export --force --output "$name.sqsh" "$name"

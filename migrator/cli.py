@@ -131,11 +131,13 @@ def diff(options: Options, style: Style) -> int:
     click.option(
         "--verify",
         type=click.Choice(["none", "static", "cpu", "gpu", "auto"]),
-        default="static",
+        default="auto",
+        envvar="CPFIX_VERIFY",
         show_default=True,
-        help="Read the patches back from disk, or run `cpfix verify` at this level too.",
+        show_envvar=True,
+        help="The level of `cpfix verify` that what was written has to pass; else it is taken back.",
     ),
-    click.option("--keep", is_flag=True, help="Keep what was written when the verification fails."),
+    click.option("--keep", is_flag=True, help="Keep what was written where the verification fails."),
 )
 def apply(options: Options, style: Style, dry_run: bool, check: bool, verify: str, keep: bool) -> int:
     """Apply the patches that are needed: all of them, or none."""
@@ -145,8 +147,18 @@ def apply(options: Options, style: Style, dry_run: bool, check: bool, verify: st
             result = replace(result, exit_code=1)
     else:
         result = commands.apply(options, verify=verify, keep=keep)
+        if not result.changes and not result.exit_code and verify not in ("none", "auto"):
+            result = replace(result, messages=(*result.messages, *_unverified(verify)))
     report.outcome(result, style, "patched", dry_run=dry_run or check)
     return result.exit_code
+
+
+def _unverified(level: str) -> list[str]:
+    """For who asked for a level on the command line. It isn't run: each of N ranks that start would do so."""
+    source = click.get_current_context().get_parameter_source("verify")
+    if source is not click.core.ParameterSource.COMMANDLINE:
+        return []
+    return [f"Nothing was to be written, so nothing was verified: `cpfix verify --level {level}` does that."]
 
 
 @_command(

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from migrator import __version__, ledger, plan, series
 from migrator.model import CannotApply, CpfixError, FileChange, Install, PatchState, State
 from migrator.plan import Journal
 from migrator.scene import Options, Scene, look, look_when_settled, require_targets, selected
+
+if TYPE_CHECKING:
+    from migrator.verify.check import Report
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Outcome:
     failed: tuple[Failure, ...] = ()  # nothing was written for these reasons
     messages: tuple[str, ...] = ()
     exit_code: int = 0
+    proof: Report | None = None  # of the verification that followed
 
     @property
     def written(self) -> tuple[FileChange, ...]:
@@ -105,8 +110,11 @@ def rehearse(options: Options) -> Outcome:
     return propose(scene, options)
 
 
-def apply(options: Options, *, verify: str = "static", keep: bool = False, timeout: float = 600.0) -> Outcome:
-    """Apply the chosen patches to every target, or none. Raises `CpfixError`; then nothing was written."""
+def apply(options: Options, *, verify: str = "none", keep: bool = False, timeout: float = 900.0) -> Outcome:
+    """Apply the chosen patches to every target, or none. Raises `CpfixError`; then nothing was written.
+
+    What was written is read back from disk, and verified at the level `verify`: "none" for no more than that.
+    """
     scene = look(options)
     outcome = propose(scene, options)
     # before any lock: an image that is patched already may be read-only
@@ -122,46 +130,50 @@ def apply(options: Options, *, verify: str = "static", keep: bool = False, timeo
         messages += tuple(ledger.commit(outcome.changes, "apply", __version__))
         undone = [_undone(change, scene.journal) for change in outcome.changes]
         try:
-            after = look(options)
-            wrong = tuple(_verified(scene, after, options, verify))
+            verified = _verified(scene, outcome.changes, options, verify)
         except BaseException:  # interrupted: nobody knows whether it is right
             if not keep:
                 ledger.commit(undone, "apply, taken back", __version__)
             raise
-        if wrong and not keep:
+        messages += verified.messages
+        if verified.exit_code and not keep:
             try:
                 messages += tuple(ledger.commit(undone, "apply, taken back", __version__))
             except CpfixError as error:
                 messages += (f"It could not be taken back. {error}",)
             else:
                 messages += ("Everything was taken back.",)
-                return Outcome((), look(options).states, wrong, messages, 1)
-        return Outcome(outcome.changes, after.states, wrong, messages, 1 if wrong else 0)
+                return replace(verified, changes=(), states=look(options).states, messages=messages)
+        return replace(verified, messages=messages)
 
 
-def _verified(before: Scene, after: Scene, options: Options, level: str) -> Iterator[Failure]:
-    wrong = list(_read_back(before, after, options)) if level != "none" else []
-    yield from wrong
-    if not wrong and level not in ("none", "static"):
-        yield from _disproved(after, options, level)
+def _verified(before: Scene, changes: tuple[FileChange, ...], options: Options, level: str) -> Outcome:
+    """The changes that were written, and whether they do what they are meant to."""
+    after = look(options)
+    failed = tuple(_read_back(before, after, options))
+    if failed or level == "none":
+        return Outcome(changes, after.states, failed, exit_code=1 if failed else 0)
+    from migrator.proof import Request, prove  # not needed for less
+
+    left = [
+        s.patch.name
+        for s in (*after.states, *after.beside)
+        if s.state.is_work or s.state.is_error or s.in_doubt
+    ]
+    messages: tuple[str, ...] = ()
+    if left and level == "auto":
+        level = "static"
+        messages = (f"The stack cannot train right without {', '.join(left)}: only its files were verified.",)
+    found = prove(after, options, Request(level))
+    return Outcome(changes, after.states, (), messages, found.exit_code, found)
 
 
 def _read_back(before: Scene, after: Scene, options: Options) -> Iterator[Failure]:
-    """The static verification: each patch that had work to do reads back as applied from disk."""
+    """Patches that had work to do and don't read back as applied from disk."""
     planned = {(s.patch.name, s.install.root) for s in before.states if s.state.is_work}
     for s in selected(after, options):
         if (s.patch.name, s.install.root) in planned and s.state is not State.APPLIED:
             yield _failure(s, f"after writing, it reads back as {s.state.value}: {s.reason}")
-
-
-def _disproved(scene: Scene, options: Options, level: str) -> Iterator[Failure]:
-    """The checks of `cpfix verify` that fail, and levels asked for by name that could not be run."""
-    from migrator.proof import Request, prove  # not needed for less
-
-    found = prove(scene, options, Request(level))
-    for check in (*found.failed, *found.unmet):
-        at = f" at context parallel size {check.cp}" if check.cp else ""
-        yield Failure("verify", check.name, "", Path(), f"{check.detail or 'it failed'}{at}")
 
 
 def _undone(change: FileChange, before: Journal) -> FileChange:

@@ -10,7 +10,7 @@ from migrator.changes import Unplannable, changes, outdated, patched, where, wit
 from migrator.files import File, Files, Journal, before_cpfix, digest, files_of, find_in, holds_in
 from migrator.match import Found
 from migrator.model import AppliedPatch, Install, Patch, PatchState, Project, State
-from migrator.ranges import edits_for, release
+from migrator.ranges import edits_for, release, spelled
 
 __all__ = [
     "File",
@@ -111,8 +111,7 @@ def _outside(
     if expected:
         reason = f"upstream's fix was expected in {install.version}, but {expected[0].file} does not have it"
         return PatchState(patch, install, State.NOT_APPLICABLE, reason, in_doubt=patch.default)
-    ranges = " or ".join(dict.fromkeys(str(e.versions) for e in patch.edits))
-    reason = f"{install.version} is outside its range ({ranges})"
+    reason = f"{install.version} is outside its range ({spelled(e.versions for e in patch.edits)})"
     return PatchState(patch, install, State.NOT_APPLICABLE, reason)
 
 

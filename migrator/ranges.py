@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from migrator.files import Files, find_in
@@ -37,3 +40,22 @@ def edits_for(patch: Patch, version: str, files: Files | None = None) -> tuple[E
     }
     best = min(variants, key=lambda v: misfits[v])
     return tuple(e for e in edits if e.variant in ("", best))
+
+
+def spelled(ranges: Iterable[SpecifierSet]) -> str:
+    """Version ranges in words, those that touch or overlap as one: ">=0.3,<0.7"."""
+    spans: list[tuple[Version, Version]] = []
+    others: list[str] = []
+    for versions in ranges:
+        found = {s.operator: Version(s.version) for s in versions}
+        if len(versions) == 2 and found.keys() == {">=", "<"}:
+            spans.append((found[">="], found["<"]))
+        elif str(versions) not in others:
+            others.append(str(versions))
+    merged: list[tuple[Version, Version]] = []
+    for low, high in sorted(spans):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return " or ".join([*(f">={low},<{high}" for low, high in merged), *others])

@@ -171,6 +171,9 @@ def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) 
         written = "" if result.written else " Nothing was written."
         click.echo(f"{count} of {len(result.states)} patches failed.{written}", err=True)
         return
+    if result.proof is not None and result.exit_code:
+        _disproved(result.proof)
+        return
     if style.verbosity < 0:
         return
     if not result.written:
@@ -182,6 +185,40 @@ def outcome(result: Outcome, style: Style, done: str, *, dry_run: bool = False) 
     if not dry_run:
         _say()
         _states(result.states, style)
+    if result.proof is not None:
+        _say()
+        _proven(result.proof, style)
+
+
+def _disproved(found: Report) -> None:
+    """Why what was written did not stay, or should not have."""
+    for check in (*found.failed, *found.unmet):
+        at = f" at CP={check.cp}" if check.cp else ""
+        off = "" if check.measured is None else f" ({check.measured:.3g}, at most {check.bound:.3g})"
+        click.secho(f"{check.name}{at}: {check.status}{off}", fg="red", err=True)
+        for part in check.detail.split("; ") if check.detail else ():
+            click.echo(f"  {part}", err=True)
+    click.echo(
+        "The verification did not pass. --keep leaves what was written for a look, --verify static looks at "
+        "no more than the files.",
+        err=True,
+    )
+
+
+def _proven(found: Report, style: Style) -> None:
+    """What the verification showed: in full with -v, else counted, with what could not be shown."""
+    if style.verbosity > 0:
+        verification(found, style)
+        return
+    _say(f"verified ({', '.join(found.levels)}): {_counted(found)}")
+    for check in found.checks:
+        if check.status == "not run":
+            _say(f"  not run: {check.name}: {check.detail}")
+
+
+def _counted(found: Report) -> str:
+    count = Counter(c.status for c in found.checks)
+    return f"{count['passed']} passed, {count['failed']} failed, {count['not run']} not run."
 
 
 def verification(found: Report, style: Style) -> None:
@@ -205,8 +242,7 @@ def verification(found: Report, style: Style) -> None:
     _table(("check", "CP", "result", "measured", "bound", ""), rows)
     if found.stubs and style.verbosity >= 0:
         _say(f"\nReplaced for the checks: {', '.join(found.stubs)}")
-    count = Counter(c.status for c in found.checks)
-    _say(f"\n{count['passed']} passed, {count['failed']} failed, {count['not run']} not run.")
+    _say(f"\n{_counted(found)}")
 
 
 def diff(changes: Sequence[FileChange], style: Style) -> None:

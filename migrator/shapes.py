@@ -41,6 +41,7 @@ def of_outcome(result: Outcome, *, dry_run: bool) -> Json:
         "failed": [_failure(f) for f in result.failed],
         "messages": list(result.messages),
         "written": bool(result.written) and not dry_run,
+        "verification": None if result.proof is None else of_verification(result.proof),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from migrator import commands, ledger, plan
+from migrator import commands, ledger, plan, proof
 from migrator.commands import Failure, apply, rehearse, revert
 from migrator.model import CannotApply, EnvironmentRefuses, State
 from migrator.scene import look
@@ -74,11 +74,11 @@ def test_a_failed_verification(root: Path, monkeypatch: pytest.MonkeyPatch, keep
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_verification_that_is_interrupted(root: Path, monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
-    def interrupt(*_: object) -> Iterator[Failure]:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     before = hashes(root)
-    monkeypatch.setattr(commands, "_disproved", interrupt)
+    monkeypatch.setattr(proof, "prove", interrupt)
     with pytest.raises(KeyboardInterrupt):
         apply(at(root), verify="cpu", keep=keep)
     assert (hashes(root) == before) is not keep

@@ -87,6 +87,7 @@ def run(block: Block, folder: Path) -> str:
         env={
             **environment(),
             "PATH": path,
+            "CPFIX_VERIFY": "static",  # the trees hold too little to be run
             "GIT_COMMITTER_NAME": "Ada",
             "GIT_COMMITTER_EMAIL": "ada@example.org",
         },

@@ -45,7 +45,7 @@ def test_wheel(sandbox: Sandbox, project: str, version: str) -> None:
     pristine = hashes(root)
     old = {path: (root / path).read_bytes() for path in pristine}
 
-    done = cpfix("apply", "--root", root)
+    done = cpfix("apply", "--root", root, "--verify", "static")
     check_settled(done["patches"])
     changed = {Path(c["path"]).relative_to(root).as_posix() for c in done["changed"]}
     assert changed <= patched_files(project)

@@ -162,7 +162,7 @@ def test_outside_every_range_is_not_applicable_even_where_it_would_fit(world: Wo
     narrow = patch("p", replace(FIX_A, versions=SpecifierSet(">=2.4,<2.5")))
     state = world.state(narrow)
     assert (state.state, state.in_doubt) == (State.NOT_APPLICABLE, False)
-    assert state.reason == "2.5.0 is outside its range (<2.5,>=2.4)"
+    assert state.reason == "2.5.0 is outside its range (>=2.4,<2.5)"
     assert world.plan([narrow]) == []
     world.version = "2.4.9"
     assert world.state(narrow).state is State.NEEDED

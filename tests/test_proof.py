@@ -1,4 +1,4 @@
-"""`cpfix verify` and `apply --verify`, at the level that needs no torch."""
+"""`cpfix verify` and `apply --verify`: what is asked for, what follows from it."""
 
 from __future__ import annotations
 
@@ -54,47 +54,117 @@ def test_what_was_broken_since_is_found(root: Path) -> None:
     assert prove(root).exit_code == 1
 
 
+FAILED = Report((Check("parity: gradients", 2, "failed", 1.0, 1e-5, "far off"),), (), ("static", "cpu"))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The levels that are asked for; none of them is run."""
+    levels: list[str] = []
+
+    def verify(_: object, level: str, *__: object, **___: object) -> Report:
+        levels.append(level)
+        return Report((Check("a", None, "passed"),), (), (level,))
+
+    monkeypatch.setattr(proof, "verify", verify)
+    return levels
+
+
+def finds(monkeypatch: pytest.MonkeyPatch, found: Report) -> None:
+    monkeypatch.setattr(proof, "verify", lambda *_, **__: found)
+
+
 @pytest.mark.upstream
 def test_a_failed_verification_takes_everything_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hashes(root)
-    failed = Report((Check("parity: gradients", 2, "failed", 1.0, 1e-5, "far off"),))
-    monkeypatch.setattr(proof, "verify", lambda *_, **__: failed)
+    finds(monkeypatch, FAILED)
     result = CliRunner().invoke(main, ["apply", "--root", str(root), "--verify", "cpu", "--json"])
     assert result.exit_code == 1
     document = json.loads(result.stdout)
-    assert [f["id"] for f in document["failed"]] == ["parity: gradients"]
-    assert "far off" in document["failed"][0]["reason"]
+    (check,) = (c for c in document["verification"]["checks"] if c["status"] == "failed")
+    assert (check["name"], check["detail"]) == ("parity: gradients", "far off")
+    assert (document["written"], document["changed"], document["failed"]) == (False, [], [])
+    assert "Everything was taken back." in document["messages"]
     assert hashes(root) == before
+    result = CliRunner().invoke(main, ["apply", "--root", str(root), "--verify", "cpu"])
+    assert result.stdout == ""
+    assert result.stderr.startswith(
+        "Everything was taken back.\nparity: gradients at CP=2: failed (1, at most 1e-05)\n  far off\n"
+    )
 
 
 @pytest.mark.upstream
 def test_keep_keeps_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Report((Check("parity: gradients", 2, "failed", 1.0, 1e-5, "far off"),))
-    monkeypatch.setattr(proof, "verify", lambda *_, **__: failed)
+    finds(monkeypatch, FAILED)
     result = CliRunner().invoke(main, ["apply", "--root", str(root), "--verify", "cpu", "--keep"])
     assert result.exit_code == 1
+    assert "taken back" not in result.output
     assert CliRunner().invoke(main, ["status", "--check", "--root", str(root)]).exit_code == 0
 
 
 @pytest.mark.upstream
 def test_a_check_that_could_not_run_fails_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = Report((Check("gpu: parity", None, "not run", detail="0 GPUs found"),))
-    monkeypatch.setattr(proof, "verify", lambda *_, **__: missing)
+    checks = (Check("a", None, "passed"), Check("gpu: parity", None, "not run", detail="0 GPUs found"))
+    finds(monkeypatch, Report(checks, (), ("static", "gpu")))
     result = CliRunner().invoke(main, ["apply", "--root", str(root), "--verify", "auto"])
     assert result.exit_code == 0
+    assert result.stdout.endswith(
+        "verified (static, gpu): 2 passed, 0 failed, 1 not run.\n  not run: gpu: parity: 0 GPUs found\n"
+    )
 
 
 @pytest.mark.upstream
 def test_a_level_asked_for_that_cannot_run_is_no_success(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hashes(root)
-    missing = Report((Check("cpu level", None, "not run", detail="torch is not installed there"),))
-    monkeypatch.setattr(proof, "verify", lambda *_, **__: missing)
+    missing = Check("cpu level", None, "not run", detail="torch is not installed there")
+    finds(monkeypatch, Report((missing,), by_name=True))
     for command in ("verify", "apply"):
-        asked = {"verify": "--level", "apply": "--verify"}[command]
-        result = CliRunner().invoke(main, [command, "--root", str(root), asked, "cpu"])
+        option = {"verify": "--level", "apply": "--verify"}[command]
+        result = CliRunner().invoke(main, [command, "--root", str(root), option, "cpu"])
         assert result.exit_code == 1
         assert "torch is not installed there" in result.output
     assert hashes(root) == before
+
+
+@pytest.mark.upstream
+def test_apply_verifies_as_far_as_it_can(
+    root: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CPFIX_VERIFY")
+    arguments = ["apply", "--root", str(root)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert asked == ["auto"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert asked == ["auto"]  # nothing was written
+    commands.revert(Options(roots=(root,)))
+    monkeypatch.setenv("CPFIX_VERIFY", "static")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert asked == ["auto", "static"]
+
+
+@pytest.mark.upstream
+def test_half_a_series_is_not_run_unless_it_is_asked_for(tmp_path: Path, asked: list[str]) -> None:
+    root = make_sandbox(tmp_path, {"nemo": "2.5.3", **CORE})
+    arguments = ["apply", "--root", str(root), "--verify"]
+    for scope in (["--only", "megatron-core/skip-packed"], ["--project", "megatron-core"]):
+        result = CliRunner().invoke(main, [*arguments, "auto", *scope])
+        assert result.exit_code == 0
+        assert "cannot train right without nemo/prepad, nemo/thd-split" in result.stderr
+        assert asked.pop() == "static"
+        commands.revert(Options(roots=(root,)))
+    result = CliRunner().invoke(main, [*arguments, "cpu", "--only", "megatron-core/skip-packed"])
+    assert asked.pop() == "cpu"
+    assert CliRunner().invoke(main, [*arguments, "auto"]).exit_code == 0
+    assert asked == ["auto"]
+
+
+@pytest.mark.upstream
+def test_a_level_asked_for_by_name_where_nothing_is_written(root: Path, asked: list[str]) -> None:
+    commands.apply(Options(roots=(root,)))
+    result = CliRunner().invoke(main, ["apply", "--root", str(root), "--verify", "cpu"])
+    assert result.exit_code == 0
+    assert "nothing was verified: `cpfix verify --level cpu` does that" in result.stderr
+    assert asked == []
 
 
 @pytest.mark.upstream

@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 
 from migrator.files import File, Files
 from migrator.model import Argument
-from migrator.ranges import edits_for, release
+from migrator.ranges import edits_for, release, spelled
 from tests.edits import FILE, hunk, module, patch
 
 
@@ -89,3 +89,17 @@ def test_a_variant_whose_file_is_not_there_does_not_fit() -> None:
     elsewhere = hunk("-a\n+new", variant="elsewhere", file="nemo/gone.py")
     here = hunk("-a\n+new", variant="here")
     assert edits_for(patch("p", elsewhere, here), "1.0", files("a\n")) == (here,)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        (["<2.4,>=2.3"], ">=2.3,<2.4"),
+        (["<0.7,>=0.3", ">=0.3,<0.5", ">=0.5,<0.7", ">=0.6,<0.7"], ">=0.3,<0.7"),
+        ([">=0.5,<0.6", ">=0.3,<0.5"], ">=0.3,<0.6"),
+        ([">=0.5,<0.6", ">=0.10,<0.11", ">=0.5.1,<0.6"], ">=0.5,<0.6 or >=0.10,<0.11"),
+        ([">=0.7", "<0.4,>=0.3", ">=0.7"], ">=0.3,<0.4 or >=0.7"),
+    ],
+)
+def test_spelled(ranges: list[str], words: str) -> None:
+    assert spelled(map(SpecifierSet, ranges)) == words

@@ -21,7 +21,8 @@ class Check:
     detail: str = ""  # what was seen; for "failed" the defect, for "not run" the reason
 
 
-LEVEL_CHECKS = ("cpu level", "gpu level")  # that a whole level is missing
+# Names of checks without which a level has shown little: its torch, and the import of what is installed.
+GROUNDS = (" level", ": import")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Report:
     stubs: tuple[str, ...] = ()  # packages and functions that were replaced, and by what
     levels: tuple[str, ...] = ()  # levels that were run: "static", "cpu", "gpu"
     pictures: Mapping[str, Any] = field(default_factory=dict)  # data for the HTML page, plain JSON
+    by_name: bool = False  # the level was asked for by its name, not "as far as the machine allows"
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -40,9 +42,13 @@ class Report:
 
     @property
     def unmet(self) -> tuple[Check, ...]:
-        """Levels that were asked for by name and could not be run, as the target has no torch."""
+        """Why a level that was asked for by name could not be run: no torch, or a project that cannot be
+        imported.
+        """
         return tuple(
-            check for check in self.checks if check.name in LEVEL_CHECKS and check.status == "not run"
+            check
+            for check in self.checks
+            if self.by_name and check.status == "not run" and check.name.endswith(GROUNDS)
         )
 
     @property

@@ -36,7 +36,8 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say, show: Show) -
         say(f"{name} (CPU tensors)")
     say(stubs.cpu_kernel())
     if find_module("megatron.core.utils") is None:
-        yield "imports", lambda: [Check("imports", None, "not run", detail="megatron.core is not installed")]
+        absent = Check("megatron-core: import", None, "not run", detail="megatron.core is not installed")
+        yield "imports", lambda: [absent]
         return
     stacks: list[Stack] = []
     broken: list[Check] = []

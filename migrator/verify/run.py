@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -85,15 +86,15 @@ def verify(
         if levels:
             _child(request | {"levels": levels}, python, timeout_s, collected)
     for name in collected.missing:
-        if level != "auto":
-            collected.checks.append(
-                Check(f"{name} level", None, "not run", detail="torch is not installed there")
-            )
+        collected.checks.append(
+            Check(f"{name} level", None, "not run", detail="torch is not installed there")
+        )
     return Report(
         tuple(collected.checks),
         tuple(dict.fromkeys(collected.stubs)),
         tuple(collected.levels),
         collected.pictures,
+        level != "auto",
     )
 
 
@@ -143,9 +144,9 @@ def _child(request: Mapping[str, Any], python: str, timeout_s: float, collected:
 
 
 def _command(python: str, scratch: Path) -> list[str]:
-    import sys
-
-    return [python or sys.executable, "-B", str(WORKER), str(scratch / "request.json")]
+    # the child has another working directory; a bare name is looked for on PATH
+    found = os.path.abspath(python) if os.path.dirname(python) else python  # noqa: PTH100, PTH120  # no symlink is resolved
+    return [found or sys.executable, "-B", str(WORKER), str(scratch / "request.json")]
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], log: Path, timeout_s: float) -> str:

@@ -121,11 +121,12 @@ def main(path: Path) -> None:
     has_torch = find_spec("torch") is not None
     results.write(torch=has_torch)
     for level in request.levels:
+        if level != "static" and not has_torch:
+            results.write(missing=level)
+            continue
         results.write(level=level)
         if level == "static":
             results.run("static", lambda: static.check_static(request.roots, request.files))
-        elif not has_torch:
-            results.write(missing=level)
         else:
             (_cpu if level == "cpu" else _gpu)(request, results)
     results.write(done=True)

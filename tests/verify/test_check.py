@@ -36,6 +36,19 @@ def test_exit_code(statuses: list[str], code: int) -> None:
     assert Report(checks).exit_code == code
 
 
+@pytest.mark.parametrize("name", ["cpu level", "gpu level", "nemo: import", "megatron-core: import"])
+def test_a_level_asked_for_by_name_needs_its_grounds(name: str) -> None:
+    checks = (Check("static: files compile", None, "passed"), Check(name, None, "not run", detail="why"))
+    assert Report(checks).exit_code == 0
+    assert Report(checks, by_name=True).unmet == checks[1:]
+    assert Report(checks, by_name=True).exit_code == 1
+
+
+def test_a_gpu_that_is_not_there_is_no_failure() -> None:
+    checks = (Check("a", None, "passed"), Check("gpu: parity", None, "not run", detail="0 GPUs found"))
+    assert Report(checks, by_name=True).exit_code == 0
+
+
 def test_json_and_back() -> None:
     check = Check("parity", 4, "failed", float("inf"), 1e-5, "why")
     assert from_json(json.loads(json.dumps(to_json(check)))) == check

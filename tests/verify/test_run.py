@@ -45,7 +45,8 @@ def test_what_a_child_says_is_kept(child: Path) -> None:
         'out(\'{"picture": "split", "data": [1]}\')\nout(\'{"done": true}\')\n',
     )
     report = verify()
-    assert report == Report((Check("one", None, "passed"),), ("triton (stub)",), ("static",), {"split": [1]})
+    one = Check("one", None, "passed")
+    assert report == Report((one,), ("triton (stub)",), ("static",), {"split": [1]}, by_name=True)
     assert report.exit_code == 0
 
 
@@ -128,9 +129,25 @@ def test_levels_and_who_sees_gpus(child: Path, level: str, children: list[list[s
 def test_without_torch_a_level_that_was_asked_for_is_said_to_be_missing(child: Path) -> None:
     body(child, f'out({PASSED!r})\nout(\'{{"missing": "cpu"}}\')\nout(\'{{"done": true}}\')\n')
     asked, auto = verify("cpu"), verify("auto")
-    assert [check.status for check in asked.checks] == ["passed", "not run"]
-    assert "torch is not installed" in asked.checks[1].detail
-    assert {check.status for check in auto.checks} == {"passed"}
+    for report, code in ((asked, 1), (auto, 0)):
+        missing = [check for check in report.checks if check.status == "not run"]
+        assert {(check.name, check.detail) for check in missing} == {
+            ("cpu level", "torch is not installed there")
+        }
+        assert report.exit_code == code
+
+
+def test_an_interpreter_is_named_as_in_a_shell(
+    child: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child has another working directory, and PATH holds bare names."""
+    body(child, f"out({PASSED!r})\nout('{{\"done\": true}}')\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/snake").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    for name in ("bin/snake", "./bin/snake", "snake", str(tmp_path / "bin/snake")):
+        assert run.verify([], "static", (2,), name, 60).failed == (), name
 
 
 def test_the_childs_environment(tmp_path: Path) -> None:
