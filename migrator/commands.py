@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +52,34 @@ def _failures(install: Install, names: Iterable[str], reason: str) -> list[Failu
     """The same for patches that this series may not have any more."""
     split = (name.split("/", 1) for name in sorted(names))
     return [Failure(project, id, install.version, install.root, reason) for project, id in split]
+
+
+Propose = Callable[[Scene, Options], Outcome]
+
+
+def _rehearsed(propose: Propose, options: Options) -> Outcome:
+    """What a command would do now. Raises `CpfixError`."""
+    scene = look_when_settled(options)
+    if scene.pending:
+        raise CannotApply(" ".join(scene.pending))
+    try:
+        return propose(scene, options)
+    except CannotApply:  # a process that takes patches back may have taken an original along
+        return propose(look_when_settled(options), options)
+
+
+def _without_a_lock(propose: Propose, scene: Scene, options: Options) -> Outcome | None:
+    """What comes out where nothing is to be written: an image that is patched already may be read-only. None
+    where that takes a lock. Raises `CpfixError`.
+    """
+    require_targets(scene, options)
+    if scene.pending or scene.busy:
+        return None
+    try:
+        outcome = propose(scene, options)
+    except CannotApply:  # as above
+        return None
+    return outcome if outcome.exit_code or not outcome.changes else None
 
 
 # --- applying
@@ -104,10 +132,7 @@ def _not_looked_at(scene: Scene, chosen: Sequence[PatchState]) -> Iterator[str]:
 
 def rehearse(options: Options) -> Outcome:
     """What `apply` would do now. Raises `CpfixError`."""
-    scene = look_when_settled(options)
-    if scene.pending:
-        raise CannotApply(" ".join(scene.pending))
-    return propose(scene, options)
+    return _rehearsed(propose, options)
 
 
 def apply(options: Options, *, verify: str = "none", keep: bool = False, timeout: float = 900.0) -> Outcome:
@@ -116,9 +141,7 @@ def apply(options: Options, *, verify: str = "none", keep: bool = False, timeout
     What was written is read back from disk, and verified at the level `verify`: "none" for no more than that.
     """
     scene = look(options)
-    outcome = propose(scene, options)
-    # before any lock: an image that is patched already may be read-only
-    if not (scene.pending or scene.busy) and (outcome.exit_code or not outcome.changes):
+    if (outcome := _without_a_lock(propose, scene, options)) is not None:
         return outcome
     with ledger.locked(scene.roots, timeout):
         recovered = tuple(ledger.recover(scene.roots))
@@ -190,13 +213,10 @@ def _undone(change: FileChange, before: Journal) -> FileChange:
 def revert(options: Options, *, dry_run: bool = False, timeout: float = 600.0) -> Outcome:
     """Take back what the journal knows of the targets, byte for byte; with --only and --skip, some patches
     of it. Raises `CpfixError`; then nothing was written."""
-    scene = look_when_settled(options) if dry_run else look(options)
-    require_targets(scene, options)
-    if dry_run and scene.pending:
-        raise CannotApply(" ".join(scene.pending))
-    outcome = _propose_revert(scene, options)
-    settled = not (scene.pending or scene.busy)
-    if dry_run or (settled and (outcome.exit_code or not outcome.changes)):
+    if dry_run:
+        return _rehearsed(_propose_revert, options)
+    scene = look(options)
+    if (outcome := _without_a_lock(_propose_revert, scene, options)) is not None:
         return outcome
     with ledger.locked(scene.roots, timeout):
         recovered = tuple(ledger.recover(scene.roots))
@@ -208,6 +228,7 @@ def revert(options: Options, *, dry_run: bool = False, timeout: float = 600.0) -
 
 
 def _propose_revert(scene: Scene, options: Options) -> Outcome:
+    require_targets(scene, options)
     chosen = selected(scene, options)
     meant = {s.patch.name for s in chosen} if options.only or options.skip else None
     records = [

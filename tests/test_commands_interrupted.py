@@ -219,3 +219,25 @@ def test_an_original_that_goes_while_it_is_looked_at(root: Path, monkeypatch: py
 def broken_original(*_: Any) -> Any:
     """No patch's state can be told."""
     raise CannotApply("an original is lost for good")
+
+
+@pytest.mark.parametrize("command", [apply, revert, rehearse, lambda o: revert(o, dry_run=True)])
+def test_an_original_that_goes_while_a_command_plans(
+    root: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
+    """Another process takes patches back and applies them again, between the look and the plan."""
+    assert apply(at(root)).exit_code == 0
+    lost = ["once"]
+
+    def losing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def planned(*args: Any) -> Any:
+            if lost:
+                raise CannotApply(f"an original is lost {lost.pop()}")
+            return real(*args)
+
+        return planned
+
+    monkeypatch.setattr(plan, "changes", losing(plan.changes))
+    monkeypatch.setattr(plan, "without", losing(plan.without))
+    assert command(at(root)).exit_code == 0
+    assert lost == []
