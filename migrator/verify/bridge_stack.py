@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from functools import partial
 from importlib import import_module
@@ -23,7 +23,7 @@ from migrator.verify.stubs import replaced
 
 NAME = "megatron-bridge"
 # Imported unconditionally by modules that packing doesn't reach.
-OPTIONAL = ("modelopt", "wandb", "nvidia_resiliency_ext", "triton", "transformer_engine")
+OPTIONAL = ("modelopt", "wandb", "nvidia_resiliency_ext", "triton", "transformer_engine", "megatron.energon")
 CHAT = {"chat": True, "use_hf_tokenizer_chat_template": True}
 
 
@@ -49,36 +49,62 @@ def stub_names(missing: Iterable[str]) -> tuple[str, ...]:
     return tuple(missing)
 
 
+def _first(*names: str) -> Any:
+    """The first of these modules that the installed release has. Raises ModuleNotFoundError without one."""
+    for name in names[:-1]:
+        with suppress(ModuleNotFoundError):
+            return import_module(name)
+    return import_module(names[-1])
+
+
+def _unpacked(folder: Path, chat: bool, limit: int = LIMIT) -> list[Mapping[str, Any]]:
+    """The items of the data set that packing starts from, of at most `limit` stored tokens."""
+    kwargs: dict[str, Any] = {"seq_length": limit, "memmap_workers": 1, "is_test": True}
+    builders = _first("megatron.bridge.data.builders.gpt_sft", "megatron.bridge.data.datasets.sft")
+    path = folder / "training.jsonl"
+    if hasattr(builders, "build_gpt_sft_split"):  # 0.6
+        items = builders.build_gpt_sft_split(
+            path,
+            tokenizer=ToyTokenizer(),
+            seed=0,
+            packed_sequence_size=-1,
+            dataset_kwargs=dict(CHAT) if chat else {},
+            **kwargs,
+        )
+    else:
+        if chat and not CHAT.keys() <= inspect.signature(builders.create_sft_dataset).parameters.keys():
+            raise LookupError("it has no data set for chat templates")
+        items = builders.create_sft_dataset(path, ToyTokenizer(), **kwargs, **(CHAT if chat else {}))
+    return [items[index] for index in range(len(items))]
+
+
 def load() -> Stack:
     """Import the installed Megatron-Bridge and wrap it. Raises ImportError where that can't be done."""
     step_module = import_module("megatron.bridge.training.gpt_step")
-    packing = import_module("megatron.bridge.data.datasets.packed_sequence")
-    builders = import_module("megatron.bridge.data.builders.finetuning_dataset")
-    sft = import_module("megatron.bridge.data.datasets.sft")
+    packing = _first("megatron.bridge.data.packing", "megatron.bridge.data.datasets.packed_sequence")
+    builders = _first(
+        "megatron.bridge.data.builders.gpt_sft", "megatron.bridge.data.builders.finetuning_dataset"
+    )
     config = import_module("megatron.bridge.training.config")
     info = import_module("megatron.bridge.package_info")
     state = import_module("megatron.core.parallel_state")
     params_function = step_module.get_packed_seq_params
     common = getattr(step_module, "_forward_step_common", step_module.forward_step)
+    config_class = getattr(config, "GPTSFTDatasetConfig", config.FinetuningDatasetConfig)
+    offline = "offline_packing_specs" in {field.name for field in fields(config_class)}
 
-    def unpacked(folder: Path, chat: bool) -> list[Mapping[str, Any]]:
-        if chat and not CHAT.keys() <= inspect.signature(sft.create_sft_dataset).parameters.keys():
-            raise LookupError("it has no data set for chat templates")
-        kwargs = {"memmap_workers": 1, **(CHAT if chat else {})}
-        items = sft.create_sft_dataset(
-            folder / "training.jsonl", ToyTokenizer(), seq_length=LIMIT, is_test=True, **kwargs
-        )
-        return [items[index] for index in range(len(items))]
-
-    def specs(cp: int, pad_cu_seqlens: bool) -> Any:
+    def specs(cp: int, pad_cu_seqlens: bool) -> dict[str, Any]:
         knobs = {field.name for field in fields(packing.PackedSequenceSpecs)}
-        return packing.PackedSequenceSpecs(
+        found = packing.PackedSequenceSpecs(
             packed_sequence_size=PACK,
             tokenizer_model_name="toy",
             pad_cu_seqlens=pad_cu_seqlens,
             # up to 0.2 there is no such knob; unpatched packs don't fit then
             **({"pad_seq_to_mult": 2 * cp if cp > 1 else 1} if "pad_seq_to_mult" in knobs else {}),
         )
+        if offline:
+            return {"offline_packing_specs": found, "enable_offline_packing": True}
+        return {"packed_sequence_specs": found}
 
     def batches(folder: Path, chat: bool, cp: int, pad_cu_seqlens: bool) -> list[Batch]:
         builder = builders.FinetuningDatasetBuilder(
@@ -86,7 +112,7 @@ def load() -> Stack:
             ToyTokenizer(),
             seq_length=LIMIT,
             memmap_workers=1,
-            packed_sequence_specs=specs(cp, pad_cu_seqlens),
+            **specs(cp, pad_cu_seqlens),
             dataset_kwargs=({"pad_to_max_length": True} if pad_cu_seqlens else {}) | (CHAT if chat else {}),
             do_test=False,
         )
@@ -96,9 +122,7 @@ def load() -> Stack:
 
     def global_state(model: Any) -> Any:
         cp = state.get_context_parallel_world_size()
-        dataset = config.FinetuningDatasetConfig(
-            dataset_root="", seq_length=LIMIT, packed_sequence_specs=specs(cp, False)
-        )
+        dataset = config_class(dataset_root="", seq_length=LIMIT, **specs(cp, False))
         checks = SimpleNamespace(check_for_nan_in_loss=False, check_for_spiky_loss=False)
         cfg = SimpleNamespace(dataset=dataset, model=model.config, rerun_state_machine=checks)
         return SimpleNamespace(cfg=cfg, timers=_Quiet(), straggler_timer=_Quiet())
@@ -150,5 +174,15 @@ def load() -> Stack:
         return out
 
     builds_plans = "build_schedule_plan" in inspect.getsource(common)
-    name = f"{NAME} {info.__version__}"
-    return Stack(name, unpacked, batches, params_function, step, loss, logits, plan if builds_plans else None)
+    return Stack(
+        f"{NAME} {info.__version__}",
+        _unpacked,
+        batches,
+        params_function,
+        step,
+        loss,
+        logits,
+        plan if builds_plans else None,
+        partial(_unpacked, limit=LIMIT + 1) if offline else None,
+        hasattr(step_module, "_CURRENT_PACKED_SEQ_PARAM_KEYS"),
+    )

@@ -21,6 +21,7 @@ STACKS = {  # what to load, by the module that tells whether it is installed
     "nemo.collections.llm.gpt.model.base": nemo_stack,
     "megatron.bridge.training.gpt_step": bridge_stack,
 }
+OWN = ("nemo.", "megatron.core.", "megatron.bridge.", "megatron.training.")  # other projects share `megatron`
 
 # Imported before any stub is there: Megatron-Core looks at what it finds, torch's compiler at triton.
 CORE_FIRST = (
@@ -48,6 +49,7 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say, show: Show) -
         failed = import_failure("megatron-core: import", error)
         yield "imports", lambda: [failed]
         return
+    stubs.lend_kernel("megatron.core.utils")
     for name, module in STACKS.items():
         if find_module(name) is not None:
             loaded = _load(module, say)
@@ -68,11 +70,7 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say, show: Show) -
 
 
 def _core(cps: Sequence[int], seed: int) -> Sequence[Check]:
-    utils = import_module("megatron.core.utils")
-    own_thd = hasattr(utils, "get_sft_batch_on_this_cp_rank") or hasattr(
-        utils, "get_thd_batch_on_this_cp_rank"
-    )
-    return slicer.check_slicer("core slicer", slicer.core_slicer, cps, seed, own_thd)
+    return slicer.check_slicer("core slicer", slicer.core_slicer, cps, seed, slicer.splits_packs())
 
 
 def import_failure(name: str, error: Exception) -> Check:
@@ -85,7 +83,7 @@ def import_failure(name: str, error: Exception) -> Check:
         if "importlib" not in frame.filename
     ]
     if isinstance(error, ImportError):
-        own = (error.name or "").split(".")[0] in ("nemo", "megatron")
+        own = f"{error.name}.".startswith(OWN)
     else:
         own = bool(files) and Path(files[-1]).as_posix().endswith(TARGETS)
     return Check(name, None, "failed" if own else "not run", detail=f"{type(error).__name__}: {error}")

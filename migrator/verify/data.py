@@ -70,31 +70,46 @@ def write(stack: Stack, folder: Path, chat: bool, seed: int, which: str = "sampl
     return DataSet(folder, chat, tuple(samples.to_item(raw) for raw in stack.unpacked(folder, chat)))
 
 
+# What describes a pack, the padded intervals first: as Megatron-Core names it (Bridge 0.6), and as before.
+BOUNDS = ("cu_seqlens_q_padded", "cu_seqlens_q", "cu_seqlens")
+
+
+def _bounds_key(batch: Batch) -> str:
+    return next(key for key in BOUNDS if batch.get(key) is not None)
+
+
 def bounds_of(batch: Batch) -> torch.Tensor:
-    """cu_seqlens of a batch without its trailing -1: int32 [n + 1]."""
-    cu_seqlens: torch.Tensor = batch["cu_seqlens"].reshape(-1)
+    """The padded cu_seqlens of a batch without its trailing -1: int32 [n + 1]."""
+    cu_seqlens: torch.Tensor = batch[_bounds_key(batch)].reshape(-1)
     return cu_seqlens[cu_seqlens >= 0]
 
 
+def _end_of(batch: Batch, key: str, row: list[int]) -> int:
+    """Where the entries of cu_seqlens end; Megatron-Core's own keys have no -1 to leave out."""
+    if key != "cu_seqlens":
+        return len(row)
+    return int(batch["cu_seqlens_argmin"]) if "cu_seqlens_argmin" in batch else row.index(-1)
+
+
 def _check_metadata(stack: Stack, batch: Batch, where: str, faults: Faults) -> None:
-    total = batch["tokens"].shape[1]
-    cu_seqlens = batch["cu_seqlens"]
+    total, key = batch["tokens"].shape[1], _bounds_key(batch)
+    cu_seqlens = batch[key]
     if cu_seqlens.dtype != torch.int32 or cu_seqlens.shape[0] != 1:
-        faults.add("metadata", f"{where}: cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}")
+        faults.add("metadata", f"{where}: {key} is {cu_seqlens.dtype} {list(cu_seqlens.shape)}")
         return
     row = cu_seqlens[0].tolist()
-    argmin = int(batch["cu_seqlens_argmin"]) if "cu_seqlens_argmin" in batch else row.index(-1)
-    bounds = row[:argmin]
-    if any(bound != -1 for bound in row[argmin:]) or -1 in bounds:
-        faults.add("metadata", f"{where}: cu_seqlens_argmin {argmin} does not stand at the first -1 of {row}")
+    end = _end_of(batch, key, row)
+    bounds = row[:end]
+    if any(bound != -1 for bound in row[end:]) or -1 in bounds:
+        faults.add("metadata", f"{where}: {key}_argmin {end} does not stand at the first -1 of {row}")
         return
     if bounds[:1] != [0] or bounds[-1] != total or any(end < start for start, end in pairwise(bounds)):
-        faults.add("metadata", f"{where}: cu_seqlens {bounds} does not rise from 0 to the {total} tokens")
-    for key in ("labels", "loss_mask", "position_ids"):
-        if batch[key].shape != batch["tokens"].shape:
+        faults.add("metadata", f"{where}: {key} {bounds} does not rise from 0 to the {total} tokens")
+    for other in ("labels", "loss_mask", "position_ids"):
+        if batch[other].shape != batch["tokens"].shape:
             faults.add(
                 "metadata",
-                f"{where}: {key} is {list(batch[key].shape)}, tokens {list(batch['tokens'].shape)}",
+                f"{where}: {other} is {list(batch[other].shape)}, tokens {list(batch['tokens'].shape)}",
             )
     try:
         padded, valid = packed_bounds(stack.params(dict(batch)))
@@ -220,7 +235,9 @@ def check_data(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> lis
 def _one(stack: Stack, folder: Path, chat: bool, which: str, cp: int, seed: int, faults: Faults) -> None:
     """Write (once), pack and examine one data set, with and without pad_cu_seqlens."""
     place = folder / f"{'chat' if chat else 'plain'}-{list(SAMPLES).index(which)}"
-    data = write(stack, place, chat, seed, which) if not place.exists() else _again(stack, place, chat)
+    if not place.exists():
+        write(stack, place, chat, seed, which)
+    data = _again(stack, place, chat, cp)
     for pad_cu_seqlens in (False, True):
         where = f"{data.kind} {which}{', pad_cu_seqlens' * pad_cu_seqlens}"
         counts = faults if which == "samples" else Faults()  # a sample must not be counted twice
@@ -234,8 +251,9 @@ def _one(stack: Stack, folder: Path, chat: bool, which: str, cp: int, seed: int,
             _merge(faults, counts)
 
 
-def _again(stack: Stack, place: Path, chat: bool) -> DataSet:
-    return DataSet(place, chat, tuple(samples.to_item(raw) for raw in stack.unpacked(place, chat)))
+def _again(stack: Stack, place: Path, chat: bool, cp: int) -> DataSet:
+    read = stack.unpacked if cp == 1 or stack.unpacked_longer is None else stack.unpacked_longer
+    return DataSet(place, chat, tuple(samples.to_item(raw) for raw in read(place, chat)))
 
 
 def _merge(faults: Faults, more: Faults) -> None:

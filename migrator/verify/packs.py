@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import torch
@@ -46,6 +46,30 @@ def pack(spans: Sequence[int], sentinels: int = 1, rows: int = 1) -> Batch:
     }
     repeated: Batch = {key: value.repeat(rows, 1) for key, value in batch.items()}
     return repeated | {"attention_mask": torch.ones(rows, dtype=torch.int64), "token_count": [total] * rows}
+
+
+def as_core_names(batch: Batch, padded: bool) -> Batch:
+    """The same pack under the names of PackedSeqParams, which Bridge 0.6 uses, without -1.
+
+    `padded`: with the lengths without pads as cu_seqlens_q and the padded ones beside them.
+    """
+    kept = {key: value for key, value in batch.items() if "seqlen" not in key}
+    bounds, shorter = (
+        torch.stack([row[row >= 0] for row in batch[key]]) for key in ("cu_seqlens", "cu_seqlens_unpadded")
+    )
+    named = {f"cu_seqlens_{side}": shorter if padded else bounds for side in ("q", "kv")}
+    named |= {f"cu_seqlens_{side}_padded": bounds for side in ("q", "kv") if padded}
+    return kept | named | {f"max_seqlen_{side}": batch["max_seqlen"] for side in ("q", "kv")}
+
+
+def with_core_names(cases: Mapping[str, Batch]) -> dict[str, Batch]:
+    """The packs, and each of them under the names of PackedSeqParams in both ways."""
+    named = {
+        f"{name}, cu_seqlens_q{'_padded' * padded}": as_core_names(batch, padded)
+        for name, batch in cases.items()
+        for padded in (False, True)
+    }
+    return {**cases, **named}
 
 
 def good_spans(rng: random.Random, multiple: int, total: int, entries: int | None = None) -> list[int]:

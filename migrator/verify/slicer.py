@@ -24,13 +24,25 @@ from migrator.verify.tiny_gpt import Layout, initialize
 Slice = Callable[[Batch], Any]
 
 
+def _core_function() -> Callable[..., Any]:
+    function: Callable[..., Any] = import_module("megatron.core.utils").get_batch_on_this_cp_rank
+    return function
+
+
+def splits_packs() -> bool:
+    """Does the installed Megatron-Core's generic slicer send packed batches to a THD split (0.18 on)?"""
+    return "is_hybrid_cp" in inspect.signature(_core_function()).parameters
+
+
 def core_slicer() -> Slice:
     """Megatron-Core's `get_batch_on_this_cp_rank`, with its context parallel group where it takes one."""
-    function = import_module("megatron.core.utils").get_batch_on_this_cp_rank
+    function = _core_function()
     if "cp_group" not in inspect.signature(function).parameters:
         return lambda batch: function(batch)
     state = import_module("megatron.core.parallel_state")
-    return lambda batch: function(batch, cp_group=state.get_context_parallel_group())
+    if not splits_packs():
+        return lambda batch: function(batch, cp_group=state.get_context_parallel_group())
+    return lambda batch: function(batch, is_hybrid_cp=False, cp_group=state.get_context_parallel_group())
 
 
 def _whole(batch: Batch, slicer: Slice, cp: int, rank: int) -> str:
@@ -78,14 +90,30 @@ def _plain(batch: Batch, slicer: Slice, cp: int, rank: int) -> str:
     return ""
 
 
-def _on_rank(make: Callable[[], Slice], cp: int, seed: int, rank: int) -> list[list[str]]:
-    initialize(Layout(cp))
-    slicer = make()
+def _cases(cp: int, seed: int, own_thd: bool) -> tuple[dict[str, Batch], dict[str, Batch]]:
+    """Packs and other batches, by what is special about them.
+
+    A slicer that splits packs itself gets them as its own data code makes them: the padded cu_seqlens by
+    themselves, no -1 behind them. Nothing gives it a placeholder mask without a pack.
+    """
     good = packs.good_packs(random.Random(seed), cp)
     plain = packs.plain_batch(random.Random(seed), cp)
+    others = {"plain": plain, "plain, cu_seqlens None": plain | {"cu_seqlens": None, "max_seqlen": None}}
+    if own_thd:
+        whole = {"cu_seqlens_padded": None}
+        return {k: v | whole | {"cu_seqlens": bounds_of(v)[None]} for k, v in good.items()}, others
+    mask = {"attention_mask": torch.ones(1, dtype=torch.int64)}
+    return good, others | {"plain, placeholder mask": plain | mask}
+
+
+def _on_rank(make: Callable[[], Slice], cp: int, seed: int, own_thd: bool, rank: int) -> list[list[str]]:
+    initialize(Layout(cp))
+    slicer = make()
+    good, others = _cases(cp, seed, own_thd)
     no_mask = {name: pack | {"attention_mask": None, "token_count": None} for name, pack in good.items()}
+    kept = (*HELD["only"], "cu_seqlens", "cu_seqlens_padded")
     bare = {  # nothing left that a view could stumble over
-        name: {key: pack[key] for key in (*HELD["only"], "cu_seqlens")} for name, pack in good.items()
+        name: {key: pack[key] for key in kept if key in pack} for name, pack in good.items()
     }
     variants = {"": good, " without a mask": no_mask, ", cu_seqlens only": bare}
     whole = [
@@ -95,11 +123,6 @@ def _on_rank(make: Callable[[], Slice], cp: int, seed: int, rank: int) -> list[l
         if (fault := _whole(pack, slicer, cp, rank))
     ]
     split = [f"{name}: {fault}" for name, pack in good.items() if (fault := _split(pack, slicer, cp, rank))]
-    others = {
-        "plain": plain,
-        "plain, cu_seqlens None": plain | {"cu_seqlens": None, "max_seqlen": None},
-        "plain, placeholder mask": plain | {"attention_mask": torch.ones(1, dtype=torch.int64)},
-    }
     sliced = [
         f"{name}: {fault}" for name, batch in others.items() if (fault := _plain(batch, slicer, cp, rank))
     ]
@@ -122,7 +145,7 @@ def check_slicer(
     results = []
     for cp in (cp for cp in cps if cp > 1):
         try:
-            ranks = run_ranks(cp, partial(_on_rank, make, cp, seed), TIMEOUT_S)
+            ranks = run_ranks(cp, partial(_on_rank, make, cp, seed, own_thd), TIMEOUT_S)
         except RankFailed as error:
             results += [Check(title, cp, "failed", detail=last_line(error)) for title in titles]
             continue

@@ -34,6 +34,10 @@ class Stack:
     logits: Callable[[nn.Module, Batch], Tensor]
     # batch -> the PackedSeqParams that a schedule plan is built with; None where the stack builds no plans
     plan: Callable[[Batch], Any] | None = None
+    # as `unpacked`, what packing for context parallelism starts from, where it leaves one token more of a
+    # sample that is too long; None where it is the same
+    unpacked_longer: Callable[[Path, bool], list[Mapping[str, Any]]] | None = None
+    core_names: bool = False  # packs may also come with cu_seqlens_q and so on, as PackedSeqParams names it
 
 
 class Recorder:

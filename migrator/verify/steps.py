@@ -126,8 +126,12 @@ def _metadata_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcom
     return []
 
 
+def _named(stack: Stack, cases: Mapping[str, Batch]) -> Mapping[str, Batch]:
+    return packs.with_core_names(cases) if stack.core_names else cases
+
+
 def _good(stack: Stack, cp: int, rng: random.Random) -> list[Check]:
-    cases = packs.good_packs(rng, cp)
+    cases = _named(stack, packs.good_packs(rng, cp))
     names = ("step: every token exactly once", "step: metadata on every stage")
     try:
         outcomes = _all_ranks(stack, cases, STAGES, cp)
@@ -179,7 +183,7 @@ def _says_why(error: str) -> bool:
 def _bad(stack: Stack, cp: int, rng: random.Random) -> Check:
     name = "step: bad packs are refused on every rank"
     try:
-        return counted(name, cp, refusal_faults(stack, packs.bad_packs(rng, cp), STAGES, cp))
+        return counted(name, cp, refusal_faults(stack, _named(stack, packs.bad_packs(rng, cp)), STAGES, cp))
     except RankFailed as error:
         return Check(name, cp, "failed", detail=last_line(error))
 

@@ -137,6 +137,15 @@ def cpu_kernel() -> str:
     return said
 
 
+def lend_kernel(name: str) -> None:
+    """Give the imported module `name` the index kernel as `tex`, where it found no Transformer Engine to take
+    it from.
+    """
+    module = import_module(name)
+    if getattr(module, "tex", module) is None:
+        setattr(module, "tex", sys.modules[KERNEL])  # noqa: B010  # a ModuleType has no such attribute
+
+
 def cpu_torch() -> tuple[str, ...]:
     """Let code that names CUDA run on CPU tensors: devices, `.cuda()`, pinned memory. Says what was
     replaced.

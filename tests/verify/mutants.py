@@ -312,6 +312,17 @@ SLICERS: Mapping[str, Callable[[], slicer.Slice]] = {
     "passes all on": lambda: lambda batch: batch,
     "slices all": lambda: slice_all,
 }
+THD_SLICERS: Mapping[
+    str, Callable[[], slicer.Slice]
+] = {  # as of Megatron-Core 0.18: they split packs themselves
+    "right": lambda: thd_split,
+    "splits packs as one sequence": lambda: (
+        lambda batch: thd_split(batch | {"cu_seqlens": None}) | {"cu_seqlens": batch.get("cu_seqlens")}
+    ),
+    "leaves other batches whole": lambda: (
+        lambda batch: batch if batch.get("cu_seqlens") is None else thd_split(batch)
+    ),
+}
 
 
 PICTURES: dict[str, Any] = {}
@@ -331,6 +342,16 @@ def slice_all(batch: Batch) -> Batch:
         else value
         for key, value in batch.items()
     }
+
+
+def thd_split(batch: Batch) -> Batch:
+    """A generic slicer that splits packs by their sequences, and reads what Megatron-Core 0.18 reads."""
+    cp, rank = state().get_context_parallel_world_size(), state().get_context_parallel_rank()
+    if batch.get("cu_seqlens") is None:
+        return {k: v if v is None else steps.zigzag(v, k, cp, rank) for k, v in batch.items()}
+    bounds = batch["cu_seqlens"] if batch["cu_seqlens_padded"] is None else batch["cu_seqlens_padded"]
+    index = partition_index(bounds[0], batch["tokens"].shape[1], cp, rank).long()
+    return batch | {key: batch[key][:, index] for key in steps.HELD["only"]}
 
 
 GROUPS: Mapping[str, tuple[Mapping[str, Mutant], Checks]] = {
@@ -361,6 +382,10 @@ def main(root: str, seed: int, out: Path) -> None:
     found["slicer"] = {
         name: [to_json(check) for check in slicer.check_slicer("slicer", make, [CP], seed, own_thd=False)]
         for name, make in SLICERS.items()
+    }
+    found["THD slicer"] = {
+        name: [to_json(check) for check in slicer.check_slicer("slicer", make, [CP], seed, own_thd=True)]
+        for name, make in THD_SLICERS.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         right = core_stack.load()

@@ -43,6 +43,14 @@ def test_the_right_stack_passes_everything(found: Found, group: str) -> None:
     assert {check["cp"] for check in checks} == ({2} if group == "curves" else {1, 2})
 
 
+def test_a_slicer_that_splits_packs_itself_passes(found: Found) -> None:
+    checks = found["THD slicer"]["right"]
+    assert {check["name"]: check["status"] for check in checks} == {
+        "slicer: whole packs are never cut across": "passed",
+        "slicer: other batches": "passed",
+    }
+
+
 CAUGHT = [
     ("data", "not prepadded", "data: lengths divide by 2 * cp", "is no multiple of 4"),
     ("data", "pads are targets", "data: no pad is a target", "pads are targets"),
@@ -90,6 +98,13 @@ CAUGHT = [
     ("slicer", "passes all on", "slicer: whole packs are never cut across", "train on all of it"),
     ("slicer", "slices all", "slicer: whole packs are never cut across", "cu_seqlens itself is sliced"),
     ("slicer", "slices all", "slicer: split packs are left alone", "a second time"),
+    (
+        "THD slicer",
+        "splits packs as one sequence",
+        "slicer: whole packs are never cut across",
+        "split across sequence borders",
+    ),
+    ("THD slicer", "leaves other batches whole", "slicer: other batches", "not sliced as ever"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,3 +95,18 @@ def test_replaced_attributes_come_back_even_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), stubs.replaced(owner, a=0):
         print(1 / owner.a)
     assert owner.a == 1
+
+
+def test_the_kernel_is_lent_where_none_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("took_none", None), ("took_its_own", "its own")):
+        module = types.ModuleType(name)
+        module.tex = value  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "never_asks", types.ModuleType("never_asks"))
+    kernel = types.ModuleType(stubs.KERNEL)
+    monkeypatch.setitem(sys.modules, stubs.KERNEL, kernel)
+    for name in ("took_none", "took_its_own", "never_asks"):
+        stubs.lend_kernel(name)
+    assert sys.modules["took_none"].tex is kernel
+    assert sys.modules["took_its_own"].tex == "its own"
+    assert not hasattr(sys.modules["never_asks"], "tex")
