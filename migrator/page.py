@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from migrator.verify.check import Check, Report
 
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
 _WIDTH = 900
+_MARGIN = 50  # for the numbers beside a curve
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; width: 100% } td, th { padding: .3em .6em; text-align: left;
@@ -21,15 +23,12 @@ svg { width: 100%; height: auto } figcaption { color: #555 } figure { margin: 1e
 
 def render(report: Report, stack: Sequence[str], version: str) -> str:
     """The page. `stack` names what was verified, a line each."""
-    verdict = (
-        f"{len(report.failed)} of {len(report.checks)} checks failed" if report.exit_code else "It holds"
-    )
     parts = [
-        f"<h1>cpfix verify: {verdict.lower()}</h1>",
+        f"<h1>cpfix verify: {_verdict(report)}</h1>",
         "<p>" + "<br>".join(map(html.escape, stack)) + f"<br>cpfix {html.escape(version)}</p>",
         _table(report.checks),
-        _splits(report.pictures.get("split") or {}),
-        _curves(report.pictures.get("curves") or {}),
+        *(_splits(stack, drawn) for stack, drawn in _pictures(report, "split")),
+        *(_curves(stack, drawn) for stack, drawn in _pictures(report, "curves")),
     ]
     if report.stubs:
         rows = "".join(f"<li>{html.escape(stub)}</li>" for stub in report.stubs)
@@ -40,6 +39,24 @@ def render(report: Report, stack: Sequence[str], version: str) -> str:
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
+
+
+def _verdict(report: Report) -> str:
+    if report.failed:
+        return f"{len(report.failed)} of {len(report.checks)} checks failed"
+    return "it holds" if report.exit_code == 0 else "it was not shown to hold"
+
+
+def _pictures(report: Report, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The pictures of a kind, each with the stack that it belongs to: "" where there is only one."""
+    for name, drawn in report.pictures.items():
+        stack, _, last = name.rpartition(", ")
+        if last == kind and drawn:
+            yield stack, drawn
+
+
+def _heading(text: str, stack: str) -> str:
+    return f"<h2>{text}{html.escape(f': {stack}' if stack else '')}</h2>"
 
 
 def _table(checks: Sequence[Check]) -> str:
@@ -58,10 +75,8 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def _splits(splits: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
-    if not splits:
-        return ""
-    parts = ["<h2>Which rank gets which token of a pack</h2>"]
+def _splits(stack: str, splits: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    parts = [_heading("Which rank gets which token of a pack", stack)]
     for cp, split in splits.items():
         bars = [
             (0, split["whole"], "cut as one sequence, as without the patches"),
@@ -95,7 +110,7 @@ def _bar(top: int, ranks: Sequence[int], text: str) -> str:
     return "".join(shapes)
 
 
-def _curves(curves: Mapping[str, Sequence[float]]) -> str:
+def _curves(stack: str, curves: Mapping[str, Sequence[float]]) -> str:
     losses = [loss for curve in curves.values() for loss in curve if loss == loss]
     if not losses:
         return ""
@@ -103,9 +118,9 @@ def _curves(curves: Mapping[str, Sequence[float]]) -> str:
     height, span = 260, (high - low) or 1.0
     lines, legend = [], []
     for place, (cp, curve) in enumerate(curves.items()):
-        colour, step = _COLOURS[place % len(_COLOURS)], _WIDTH / max(1, len(curve) - 1)
+        colour, step = _COLOURS[place % len(_COLOURS)], (_WIDTH - _MARGIN) / max(1, len(curve) - 1)
         points = " ".join(
-            f"{i * step:.1f},{10 + (high - loss) / span * (height - 20):.1f}"
+            f"{_MARGIN + i * step:.1f},{10 + (high - loss) / span * (height - 20):.1f}"
             for i, loss in enumerate(curve)
             if loss == loss
         )
@@ -114,7 +129,11 @@ def _curves(curves: Mapping[str, Sequence[float]]) -> str:
         lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
         legend.append(f'<span style="color:{colour}">&#9632;</span> CP {html.escape(cp)}')
     caption = f"Loss of real optimizer steps, {low:.4g} to {high:.4g}: {' '.join(legend)}"
-    return (
-        f'<h2>Loss curves</h2><figure><svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(lines)}</svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+    marks = [
+        (0, 10, f"{high:.4g}"),
+        (0, height - 14, f"{low:.4g}"),
+        (_WIDTH - 130, height - 2, "optimizer steps"),
+    ]
+    words = "".join(f'<text x="{x}" y="{y}" font-size="12">{text}</text>' for x, y, text in marks)
+    drawing = f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(lines)}{words}</svg>'
+    return _heading("Loss curves", stack) + f"<figure>{drawing}<figcaption>{caption}</figcaption></figure>"

@@ -63,6 +63,25 @@ def test_who_gets_which_token_is_drawn_run_by_run() -> None:
     assert page.count("<line") == 3
 
 
+def test_each_stack_has_its_pictures() -> None:
+    names = ("nemo 2.5.0", "megatron-bridge 0.1.0rc3")
+    pictures = {
+        f"{name}, {kind}": data for name in names for kind, data in (("split", SPLIT), ("curves", CURVES))
+    }
+    page = render(Report((), pictures=pictures), [], "1.0")
+    assert balanced(page)
+    for name in names:
+        assert f"Which rank gets which token of a pack: {name}<" in page
+        assert f"Loss curves: {name}<" in page
+    assert page.count("<svg") == 4
+
+
+def test_what_could_not_be_shown_is_no_success() -> None:
+    missing = (Check("static: files", None, "passed"), Check("cpu level", None, "not run", detail="no torch"))
+    assert "verify: it was not shown to hold<" in render(Report(missing, by_name=True), [], "1.0")
+    assert "verify: it holds<" in render(Report(missing), [], "1.0")
+
+
 def test_each_context_parallel_size_has_a_curve() -> None:
     page = render(Report((), pictures={"curves": CURVES}), [], "1.0")
     points = re.findall(r'points="([^"]*)"', page)

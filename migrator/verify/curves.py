@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -90,7 +89,8 @@ def show_split(stack: Stack, folder: Path, cps: Sequence[int], seed: int, show: 
     pictures = {}
     for cp in (cp for cp in cps if cp > 1):
         try:
-            batch = random.Random(seed).choice(stack.batches(data.folder, False, cp, False))
+            batches = stack.batches(data.folder, False, cp, False)
+            batch = max(batches, key=lambda batch: len(bounds_of(batch)))  # where the cuts are seen best
             shares = run_ranks(cp, partial(_held, stack, batch, cp), TIMEOUT_S)
         except Exception:  # nothing to draw: the other checks say why
             continue
