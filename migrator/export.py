@@ -316,8 +316,11 @@ def _entry(base: _Base, path: str, content: bytes) -> Entry:
 
 def _tests(base: _Base, patch: Patch) -> Iterable[Entry]:
     number = plan.release(base.install.version)
+    variants = {"", *(e.variant for e in plan.edits_for(patch, base.install.version, base.files))}
     for test in patch.tests:
         if number is None or not test.versions.contains(number, prereleases=True):
+            continue
+        if test.variant not in variants:
             continue
         if upstream_git.read(base.repo, base.commit, test.path):
             raise CannotApply(

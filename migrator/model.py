@@ -116,6 +116,7 @@ class TestFile:
     source: str  # file name beside the patch
     path: str  # posix path below the top of the upstream repository
     text: str = field(repr=False)
+    variant: str = ""  # of the edits that it tests; "": of all
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,9 @@ def _patch(file: Path, project: Project) -> Patch:
     _nothing_left(data, file)
     if not edits:
         raise BadSeries(f"{file}: a patch without an edit")
+    variants = {"", *(edit.variant for edit in edits)}
+    if strange := [test for test in tests if test.variant not in variants]:
+        raise BadSeries(f"{file}: {strange[0].source} tests {strange[0].variant!r}, a variant of no edit")
     return patch
 
 
@@ -218,9 +221,10 @@ def _probe(table: dict[str, Any], file: Path) -> Probe:
 def _test(table: dict[str, Any], file: Path) -> TestFile:
     take = _taker(table, file)
     versions, source, path = _specifier(take("versions"), file), take("source"), take("path")
+    variant = take("variant", "")
     _nothing_left(table, file)
     try:
-        return TestFile(versions, source, path, (file.parent / source).read_text(encoding="utf-8"))
+        return TestFile(versions, source, path, (file.parent / source).read_text(encoding="utf-8"), variant)
     except (OSError, UnicodeDecodeError) as error:
         raise BadSeries(f"{file}: {source}: {error}") from error
 

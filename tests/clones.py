@@ -13,6 +13,7 @@ from fixtures import fetch
 from tests.sandbox import PACKAGES, make_sandbox
 
 FOLDERS = {"nemo": "", "megatron-core": "", "megatron-bridge": "src"}
+TREES = Path(fetch.__file__).with_name("trees")
 WHO = ("-c", "user.name=Ada Tester", "-c", "user.email=ada@example.org")
 
 
@@ -37,13 +38,20 @@ def environment() -> dict[str, str]:
 
 
 def make_clone(folder: Path, project: str, version: str, extra: Iterable[str] = ()) -> Path:
-    """A repository with one commit, the tag `v<version>` and an identity, and the files that patches name."""
+    """A repository with one commit, the tag `v<version>` and an identity, and the files that patches name.
+
+    A version that is a git tag only is its look-alike in `fixtures/trees`.
+    """
     packages = folder / FOLDERS[project]
-    site = make_sandbox(folder / "unpacked", {project: version}, extra=extra)
-    package = PACKAGES[project].partition("/")[0]
     packages.mkdir(parents=True, exist_ok=True)
-    (site / package).rename(packages / package)
-    shutil.rmtree(folder / "unpacked")
+    package = PACKAGES[project].partition("/")[0]
+    look_alike = TREES / f"{project.replace('-', '_')}-{version}"
+    if look_alike.exists():
+        shutil.copytree(look_alike / package, packages / package)
+    else:
+        site = make_sandbox(folder / "unpacked", {project: version}, extra=extra)
+        (site / package).rename(packages / package)
+        shutil.rmtree(folder / "unpacked")
     (folder / "README.md").write_text("An upstream project.\n")
     git(folder, "init", "--quiet", "--initial-branch", "main")
     git(folder, "config", "user.name", "Ada Tester")

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from migrator import commands, series
 from migrator.cli import main
+from migrator.ranges import release
 from migrator.scene import Options
 from tests.clones import FOLDERS, blob, branches, environment, files, git, make_clone, tree
 
@@ -72,10 +73,12 @@ def exported(repo: Path, *arguments: str | Path) -> dict[str, object]:
     return data
 
 
-def new_tests(project: str) -> dict[str, bytes]:
-    """Upstream's new tests, by path."""
-    patches = series.load().of(project)
-    return {test.path: test.text.encode() for patch in patches for test in patch.tests}
+def new_tests(project: str, version: str) -> dict[str, bytes]:
+    """Upstream's new tests for a version, by path."""
+    tests = [test for patch in series.load().of(project) for test in patch.tests]
+    number = release(version)
+    assert number is not None
+    return {test.path: test.text.encode() for test in tests if test.versions.contains(number)}
 
 
 class TestTree:
@@ -87,7 +90,7 @@ class TestTree:
         assert result.exit_code == 0
         assert result.changes
         made = tree(repo, "packed")
-        tests = {path: content for path, content in new_tests(project).items() if path in made}
+        tests = {path: content for path, content in new_tests(project, version).items() if path in made}
         assert made == files(repo) | tests
         assert set(made) - set(tree(repo, "main")) == set(tests)
 
@@ -198,6 +201,22 @@ class TestBranches:
             "tests/collections/llm/gpt/model/test_packed_seq_params.py",
             "tests/collections/llm/gpt/model/test_thd_split.py",
         ]
+
+    @pytest.mark.parametrize(
+        ("version", "tests"),
+        [
+            ("0.2.0rc0", ["stages"]),
+            ("0.2.0rc6", ["stages", "stages_plan"]),
+            ("0.2.2", ["stages", "stages_plan", "stages_vision"]),
+        ],
+    )
+    def test_tests_of_a_variant_come_with_its_edits(
+        self, clone: Clone, version: str, tests: list[str]
+    ) -> None:
+        repo = clone("megatron-bridge", version)
+        exported(repo, "--only", "pipeline-metadata")
+        new = git(repo, "diff", "--diff-filter=A", "--name-only", "main", "cpfix/pipeline-metadata").split()
+        assert new == [f"tests/unit_tests/training/test_packed_{name}.py" for name in tests]
 
     def test_only_takes_a_patch_and_its_requirements(self, clone: Clone) -> None:
         repo = clone("nemo", "2.5.3")

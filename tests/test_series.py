@@ -48,6 +48,12 @@ before = "f"
 source = "one.py"
 names = ["LIMIT", "helper"]
 """
+TEST = """
+[[test]]
+versions = ">=2.3"
+source = "one.py"
+path = "tests/test_one.py"
+"""
 SOURCE = "import torch\n\n# how many\n# at most\nLIMIT = 3\n\n\n@torch.jit\ndef helper(x):\n    return x\n"
 
 Folder = Callable[..., Path]
@@ -151,6 +157,9 @@ def test_patches_keep_the_order_of_the_series(folder: Folder) -> None:
             PATCH + '[[argument]]\nversions = ""\nfile = "a"\nfunction = "f"\ncall = "g"\nadd = "x"\n',
             "a keyword argument is added as `name=value`",
         ),
+        (PATCH + HUNK + TEST.replace("one.py", "gone.py"), "gone.py"),
+        (PATCH + HUNK + TEST + 'varaint = "rc"\n', "unknown key `varaint`"),
+        (PATCH + HUNK + TEST + 'variant = "rc"\n', "one.py tests 'rc', a variant of no edit"),
     ],
 )
 def test_a_patch_that_is_not_in_order(folder: Folder, patch: str, why: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 ABSENT = {
     *("lightning", "hydra", "omegaconf", "fiddle", "nemo_run", "datasets", "transformers", "wandb", "wrapt"),
     *("huggingface_hub", "cloudpickle", "torchmetrics", "pandas", "einops", "sentencepiece", "tqdm", "nemo"),
-    *("megatron", "modelopt", "transformer_engine"),
+    *("megatron", "modelopt", "transformer_engine", "triton"),
 }
 BARE = (
     "nemo",
@@ -31,6 +31,7 @@ BARE = (
     "megatron.bridge",
     "megatron.bridge.data",
     "megatron.bridge.data.datasets",
+    "megatron.bridge.data.packing",
     "megatron.bridge.training",
     "megatron.bridge.training.utils",
 )
@@ -80,7 +81,10 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if known else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Absent(spec.name)
+        module = _Absent(spec.name)
+        if spec.name == "triton":  # Megatron-Core 0.18 asks which one it is
+            module.__dict__["__version__"] = "3.4.0"
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         pass

@@ -17,7 +17,7 @@ def tokenized(monkeypatch: pytest.MonkeyPatch, lengths: list[int], longest: int,
         {"input_ids": [*range(100, 99 + length), EOS], "context_ids": [100], "answer_start_idx": 1}
         for length in lengths
     ]
-    monkeypatch.setattr(packed_sequence, "create_sft_dataset", lambda **_: samples)
+    monkeypatch.setattr(packed_sequence, "create_sft_dataset", lambda *_, **__: samples)
     tokenizer: Any = SimpleNamespace(eos_id=EOS)
     return list(packed_sequence.tokenize_dataset("path", tokenizer, longest, 0, **options))
 
