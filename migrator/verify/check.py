@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
@@ -56,6 +56,11 @@ class Report:
         """1 where a check failed, a level asked for could not be run or nothing was checked, else 0."""
         proven = any(check.status == "passed" for check in self.checks)
         return 1 if self.failed or self.unmet or not proven else 0
+
+
+def worst(values: Iterable[float]) -> float:
+    """The largest of some deviations, 0 if there are none; NaN counts as infinite, wherever it stands."""
+    return max((value if value == value else float("inf") for value in values), default=0.0)
 
 
 def bounded(name: str, cp: int | None, measured: float, bound: float, detail: str = "") -> Check:

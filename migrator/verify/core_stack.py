@@ -128,7 +128,7 @@ def step(batch: Batch, stage: Stage) -> Batch:
     else:
         check_pack(batch, cp)
         bounds, found = bounds_of(batch), params(batch)
-    index = partition_index(bounds, int(bounds[-1]), cp, rank).long()
+    index = partition_index(bounds, int(bounds[-1]), cp, rank).long().to(batch["tokens"].device)
     share: Batch = {key: batch[key][:, index] if key in kept else None for key in SPLIT}
     return share | {"attention_mask": None, "packed_seq_params": found}
 
@@ -144,9 +144,15 @@ def _forward(model: nn.Module, share: Batch, labels: Tensor | None) -> Tensor:
     return out
 
 
+def _beside(model: nn.Module, batch: Batch) -> Batch:
+    """The batch, on the model's device."""
+    device = next(model.parameters()).device
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+
+
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
     """Summed loss of this rank, mean loss of the pack."""
-    share = step(batch, "only")
+    share = step(_beside(model, batch), "only")
     mask = share["loss_mask"].float()
     summed = (_forward(model, share, share["labels"]) * mask).sum()
     total = torch.stack([summed.detach(), mask.sum()])
@@ -156,7 +162,7 @@ def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
 
 def logits(model: nn.Module, batch: Batch) -> Tensor:
     """Logits of this rank's tokens."""
-    return _forward(model, step(batch, "only"), None)
+    return _forward(model, step(_beside(model, batch), "only"), None)
 
 
 def load() -> Stack:

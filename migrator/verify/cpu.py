@@ -52,7 +52,7 @@ def groups(scratch: Path, cps: Sequence[int], seed: int, say: Say, show: Show) -
     stubs.lend_kernel("megatron.core.utils")
     for name, module in STACKS.items():
         if find_module(name) is not None:
-            loaded = _load(module, say)
+            loaded = load(module, say)
             stacks += [loaded] if isinstance(loaded, Stack) else []
             broken += [loaded] if isinstance(loaded, Check) else []
     alone = not stacks and not broken
@@ -89,7 +89,7 @@ def import_failure(name: str, error: Exception) -> Check:
     return Check(name, None, "failed" if own else "not run", detail=f"{type(error).__name__}: {error}")
 
 
-def _load(module: object, say: Say) -> Stack | Check:
+def load(module: object, say: Say) -> Stack | Check:
     """The stack's functions, or why it can't be imported."""
     optional: Sequence[str] = getattr(module, "OPTIONAL")  # noqa: B009  # a module of `STACKS`
     finder = stubs.install_stubs(getattr(module, "stub_names")(stubs.missing(optional)))  # noqa: B009

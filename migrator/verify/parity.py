@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from migrator.verify.check import Check, bounded
+from migrator.verify.check import Check, bounded, worst
 from migrator.verify.data import DataSet, Faults, bounds_of, examine, write
 from migrator.verify.ranks import RankFailed, last_line, run_ranks
 from migrator.verify.samples import EOS, VOCAB, Item
@@ -86,16 +86,17 @@ def as_trained(items: Sequence[Item], cp: int, faults: Faults) -> tuple[Item, ..
 
 
 def _compare(name: str, cp: int, got: Sequence[Result], want: Result, means: Sequence[float]) -> list[Check]:
-    loss = max(
+    loss = worst(
         abs(mean - expected) / abs(expected)
         for result in got
         for mean, expected in zip(result.losses, means, strict=True)
     )
-    errors = [relative_error(result.gradients, want.gradients) for result in got]
-    worst, where = max(errors)
+    gradients, where = max(relative_error(result.gradients, want.gradients) for result in got)
     return [
-        bounded(f"{name}: loss", cp, loss if loss == loss else float("inf"), BOUND),
-        bounded(f"{name}: gradients", cp, worst, BOUND, f"largest in {where}" if worst > BOUND else ""),
+        bounded(f"{name}: loss", cp, loss, BOUND),
+        bounded(
+            f"{name}: gradients", cp, gradients, BOUND, f"largest in {where}" if gradients > BOUND else ""
+        ),
     ]
 
 
@@ -190,14 +191,14 @@ def _leak(stack: Stack, probe: Probe, layout: Layout, _: int) -> tuple[float, fl
     initialize(layout)
     model = build(layout)
     where, before = _logits(stack, probe.batch, model)
-    outside, within = [0.0], [0.0]
+    outside: list[float] = []
+    within: list[float] = []
     for batch, start, end in probe.changed:
         moved = (_logits(stack, batch, model)[1] - before).abs().amax(-1)
         inside = (where >= start) & (where < end)
         outside += moved[~inside].tolist()
         within += moved[inside].tolist()
-    worst = float("nan") if any(value != value for value in outside) else max(outside)
-    return worst, max(within)
+    return worst(outside), worst(within)
 
 
 def check_leak(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> list[Check]:
@@ -216,9 +217,8 @@ def check_leak(stack: Stack, folder: Path, cps: Sequence[int], seed: int) -> lis
         except Exception as error:  # upstream code may raise anything
             results.append(Check(name, cp, "failed", None, 0.0, f"{type(error).__name__}: {error}"))
             continue
-        outside, inside = max(out for out, _ in moved), max(within for _, within in moved)
-        if inside == 0.0:
+        if worst(within for _, within in moved) == 0.0:
             results.append(Check(name, cp, "failed", None, 0.0, "the document itself did not move either"))
         else:
-            results.append(bounded(name, cp, outside if outside == outside else float("inf"), 0.0))
+            results.append(bounded(name, cp, worst(outside for outside, _ in moved), 0.0))
     return results

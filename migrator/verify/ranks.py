@@ -10,13 +10,15 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
+Work = Callable[[int], T]  # what a rank does, given its number
 
 COLLECTIVE_TIMEOUT_S = 20.0
 GRACE_S = 2.0  # for the peers of a rank that failed: their own errors may tell more
@@ -26,27 +28,35 @@ class RankFailed(Exception):
     """A rank raised, died or took too long; the message holds the first traceback."""
 
 
-def _rank(rank: int, world: int, work: Callable[[int], T], folder: Path) -> None:
-    """Body of a forked rank; never returns to the parent's code."""
+def join(backend: str, store: Path, rank: int, world: int, timeout_s: float) -> None:
+    """Make this process rank `rank` of a group of `world`, which meets in the file `store`."""
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{store}",  # a TCP store fails now and then on a busy machine
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def serve(rank: int, work: Work[T], folder: Path) -> None:
+    """Body of a rank's process: leaves its result or its traceback in `folder` and ends the process."""
     code = 1
     try:
-        torch.set_num_threads(
-            1
-        )  # the parent's thread pool did not come along, waiting for it would never end
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder / 'store'}",  # a TCP store fails now and then on a busy machine
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
-        )
         (folder / f"{rank}.part").write_bytes(pickle.dumps(work(rank)))
         (folder / f"{rank}.part").rename(folder / f"{rank}.result")
         code = 0
-    except BaseException:  # a rank that falls through would run the parent's code a second time
+    except BaseException:  # a forked rank that falls through would run the parent's code a second time
         (folder / f"{rank}.error").write_text(traceback.format_exc())
     finally:
-        os._exit(code)
+        os._exit(code)  # nothing that hangs in a library's exit handler matters any more
+
+
+def _in_group(work: Work[T], world: int, store: Path, rank: int) -> T:
+    # The parent's thread pool did not come along, waiting for it would never end.
+    torch.set_num_threads(1)
+    join("gloo", store, rank, world, COLLECTIVE_TIMEOUT_S)
+    return work(rank)
 
 
 def _reap(pids: dict[int, int], rank: int) -> int | None:
@@ -55,20 +65,37 @@ def _reap(pids: dict[int, int], rank: int) -> int | None:
     return None if pid == 0 else os.waitstatus_to_exitcode(status)
 
 
-def run_ranks(world: int, work: Callable[[int], T], timeout_s: float) -> list[T]:
+def run_ranks(world: int, work: Work[T], timeout_s: float) -> list[T]:
     """Run `work(rank)` on `world` forked ranks in one gloo group and return their results, by rank.
 
     Results are pickled. Raises RankFailed when one of them raises or dies, or when `timeout_s` is over; all
     of them are gone when this returns.
     """
+    with tempfile.TemporaryDirectory(prefix="cpfix-store-") as name:
+        return run_forked(world, partial(_in_group, work, world, Path(name) / "store"), timeout_s)
+
+
+def run_forked(world: int, work: Work[T], timeout_s: float) -> list[T]:
+    """As `run_ranks`, but the ranks are in no group yet."""
+
+    def start(rank: int, folder: Path) -> int:
+        pid = os.fork()
+        if pid == 0:
+            serve(rank, work, folder)
+        return pid
+
+    return collect(world, start, timeout_s)
+
+
+def collect(world: int, start: Callable[[int, Path], int], timeout_s: float) -> list[Any]:
+    """Start `world` ranks, wait for them all and return their results, by rank.
+
+    start: makes a child process that calls `serve` for the given rank and folder; returns its process id.
+    Raises as `run_ranks`.
+    """
     with tempfile.TemporaryDirectory(prefix="cpfix-ranks-") as name:
         folder = Path(name)
-        pids: dict[int, int] = {}
-        for rank in range(world):
-            pid = os.fork()
-            if pid == 0:
-                _rank(rank, world, work, folder)
-            pids[rank] = pid
+        pids = {rank: start(rank, folder) for rank in range(world)}
         first_failure = _wait(pids, time.monotonic() + timeout_s)
         if first_failure is not None:
             raise RankFailed(_reason(first_failure, world, folder, timeout_s))

@@ -51,10 +51,11 @@ def _try(stack: Stack, batch: Batch, stage: Stage) -> Outcome:
         tensors = {key: value for key, value in share.items() if isinstance(value, Tensor)}
     except Exception as error:  # upstream code may raise anything
         return Outcome(error=f"{type(error).__name__}: {error}")
-    return _with_params(tensors, share["packed_seq_params"])
+    return with_params(tensors, share["packed_seq_params"])
 
 
-def _with_params(tensors: Mapping[str, Any], params: Any) -> Outcome:
+def with_params(tensors: Mapping[str, Any], params: Any) -> Outcome:
+    """What a step handed out: tensors on the host, and a PackedSeqParams or None."""
     if params is None:
         return Outcome(tensors)
     try:
@@ -90,7 +91,7 @@ def _losses(shares: Sequence[Tensor], whole: Tensor) -> str:
     )
 
 
-def _token_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcome]) -> list[str]:
+def token_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcome]) -> list[str]:
     """Tensors of the batch that the ranks don't hold exactly as the reference partition says."""
     cp, bounds = len(ranks), bounds_of(batch)
     total = batch["tokens"].shape[1]
@@ -108,7 +109,7 @@ def _token_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcome])
     return faults
 
 
-def _metadata_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcome]) -> list[str]:
+def metadata_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcome]) -> list[str]:
     """Ranks whose PackedSeqParams are not exactly the padded intervals of the batch."""
     bounds = bounds_of(batch)
     where = f"{case}, {stage} stage"
@@ -126,12 +127,13 @@ def _metadata_faults(case: str, stage: str, batch: Batch, ranks: Sequence[Outcom
     return []
 
 
-def _named(stack: Stack, cases: Mapping[str, Batch]) -> Mapping[str, Batch]:
+def named(stack: Stack, cases: Mapping[str, Batch]) -> Mapping[str, Batch]:
+    """The packs, and where the stack takes them under other names, each of them under these too."""
     return packs.with_core_names(cases) if stack.core_names else cases
 
 
 def _good(stack: Stack, cp: int, rng: random.Random) -> list[Check]:
-    cases = _named(stack, packs.good_packs(rng, cp))
+    cases = named(stack, packs.good_packs(rng, cp))
     names = ("step: every token exactly once", "step: metadata on every stage")
     try:
         outcomes = _all_ranks(stack, cases, STAGES, cp)
@@ -146,8 +148,8 @@ def _good(stack: Stack, cp: int, rng: random.Random) -> list[Check]:
             if broken:
                 tokens.append(f"{case}, {stage} stage: {broken}")
                 continue
-            tokens += _token_faults(case, stage, batch, ranks)
-            metadata += _metadata_faults(case, stage, batch, ranks)
+            tokens += token_faults(case, stage, batch, ranks)
+            metadata += metadata_faults(case, stage, batch, ranks)
     if tokens and not metadata and all(o.share is None for ranks in outcomes for o in ranks.values()):
         return [
             counted(names[0], cp, tokens),
@@ -183,7 +185,7 @@ def _says_why(error: str) -> bool:
 def _bad(stack: Stack, cp: int, rng: random.Random) -> Check:
     name = "step: bad packs are refused on every rank"
     try:
-        return counted(name, cp, refusal_faults(stack, _named(stack, packs.bad_packs(rng, cp)), STAGES, cp))
+        return counted(name, cp, refusal_faults(stack, named(stack, packs.bad_packs(rng, cp)), STAGES, cp))
     except RankFailed as error:
         return Check(name, cp, "failed", detail=last_line(error))
 
@@ -218,7 +220,7 @@ def _planned(stack: Stack, batch: Batch, cp: int, _: int) -> Outcome:
     initialize(Layout(cp))
     assert stack.plan is not None
     try:
-        return _with_params({}, stack.plan(_copy(batch)))
+        return with_params({}, stack.plan(_copy(batch)))
     except Exception as error:  # upstream code may raise anything
         return Outcome(error=f"{type(error).__name__}: {error}")
 
@@ -230,7 +232,7 @@ def _plan(stack: Stack, cp: int, rng: random.Random) -> Check:
         outcomes = run_ranks(cp, partial(_planned, stack, batch, cp), TIMEOUT_S)
     except RankFailed as error:
         return Check(name, cp, "failed", detail=last_line(error))
-    return counted(name, cp, _metadata_faults("a pack", "only", batch, outcomes))
+    return counted(name, cp, metadata_faults("a pack", "only", batch, outcomes))
 
 
 def _single(stack: Stack, rng: random.Random) -> Check:
@@ -248,7 +250,7 @@ def _single(stack: Stack, rng: random.Random) -> Check:
         key for key in HELD["only"] if key not in got.share or not torch.equal(got.share[key], batch[key])
     ]
     return counted(
-        name, 1, [f"{key} has changed" for key in changed] + _metadata_faults(case, "only", batch, [got])
+        name, 1, [f"{key} has changed" for key in changed] + metadata_faults(case, "only", batch, [got])
     )
 
 

@@ -1,5 +1,5 @@
-"""The installed Megatron-Core's own GPTModel, small, in fp32 on the CPU, with the reference attention
-inside.
+"""The installed Megatron-Core's own GPTModel, small: in fp32 on the CPU, with the reference attention inside,
+unless told otherwise.
 """
 
 from __future__ import annotations
@@ -33,6 +33,17 @@ class Layout:
     def world(self) -> int:
         """Number of ranks."""
         return self.cp * self.tp
+
+
+@dataclass(frozen=True)
+class Width:
+    """Sizes of a layer."""
+
+    hidden: int = 32
+    heads: int = 8
+    groups: int = 4  # of queries that share a key
+    head: int = 8
+    ffn: int = 64
 
 
 class ReferenceAttention(nn.Module):
@@ -82,7 +93,10 @@ class ReferenceNorm(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., hidden] to [..., hidden]."""
-        return rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+        wide = rows.float()  # squares of bf16 would be too coarse
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(
+            rows.dtype
+        ) * self.weight
 
 
 def packed_bounds(params: Any) -> tuple[Tensor, list[int]]:
@@ -111,39 +125,44 @@ def packed_bounds(params: Any) -> tuple[Tensor, list[int]]:
     return padded, reference.lengths(actual)
 
 
-def initialize(layout: Layout) -> Any:
+def initialize(layout: Layout, timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Any:
     """Megatron's process groups for `layout` on the ranks that run; returns `parallel_state`."""
     state = import_module("megatron.core.parallel_state")
     state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tp,
         context_parallel_size=layout.cp,
-        distributed_timeout_minutes=COLLECTIVE_TIMEOUT_S / 60,
+        distributed_timeout_minutes=timeout_s / 60,
     )
     # Forked CUDA generators are for dropout, and there is none.
     import_module("megatron.core.tensor_parallel").get_cuda_rng_tracker().fork = lambda *_: nullcontext()
     return state
 
 
-def _layer_spec() -> Any:
+def _layer_spec(attention: type[nn.Module]) -> Any:
     specs = import_module("megatron.core.models.gpt.gpt_layer_specs")
     layer = specs.get_gpt_layer_local_spec()
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = ReferenceNorm
-    layer.submodules.self_attention.submodules.core_attention = ReferenceAttention
+    layer.submodules.self_attention.submodules.core_attention = attention
     return layer
 
 
-def build(layout: Layout, config_class: type[Any] | None = None) -> nn.Module:
-    """A two-layer GPTModel (grouped queries, RoPE, SwiGLU, RMSNorm) with the weights of `fill`."""
-    config_class = (
-        config_class or import_module("megatron.core.transformer.transformer_config").TransformerConfig
-    )
-    config = config_class(
+def build(
+    layout: Layout,
+    width: Width = Width(),  # frozen
+    attention: type[nn.Module] = ReferenceAttention,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
+    """A two-layer GPTModel (grouped queries, RoPE, SwiGLU, RMSNorm) on the CPU, with the weights of `fill`.
+
+    attention: what stands as `core_attention` in Megatron-Core's local layer. dtype: of all parameters.
+    """
+    config = import_module("megatron.core.transformer.transformer_config").TransformerConfig(
         num_layers=2,
-        hidden_size=32,
-        num_attention_heads=8,
-        num_query_groups=4,
-        kv_channels=8,
-        ffn_hidden_size=64,
+        hidden_size=width.hidden,
+        num_attention_heads=width.heads,
+        num_query_groups=width.groups,
+        kv_channels=width.head,
+        ffn_hidden_size=width.ffn,
         normalization="RMSNorm",
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
@@ -159,9 +178,11 @@ def build(layout: Layout, config_class: type[Any] | None = None) -> nn.Module:
         tensor_model_parallel_size=layout.tp,
         context_parallel_size=layout.cp,
         sequence_parallel=layout.sequence_parallel,
-        pipeline_dtype=torch.float32,
+        pipeline_dtype=dtype,
+        params_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
     )
-    layer = _layer_spec()
+    layer = _layer_spec(attention)
     block = import_module("megatron.core.transformer.transformer_block").TransformerBlockSubmodules
     model: nn.Module = import_module("megatron.core.models.gpt.gpt_model").GPTModel(
         config=config,
@@ -172,7 +193,7 @@ def build(layout: Layout, config_class: type[Any] | None = None) -> nn.Module:
         parallel_output=True,
         share_embeddings_and_output_weights=False,
     )
-    fill(model, layout)
+    fill(model.to(dtype), layout, 0.2 * (Width.hidden / width.hidden) ** 0.5)
     return model
 
 
@@ -186,8 +207,11 @@ def _shard(name: str, whole: Tensor, dim: int, layout: Layout, rank: int) -> Ten
     return torch.cat([half.chunk(layout.tp, dim)[rank] for half in halves], dim)
 
 
-def fill(model: nn.Module, layout: Layout) -> None:
-    """Set every parameter from its name and whole shape alone, so that all layouts hold the same model."""
+def fill(model: nn.Module, layout: Layout, scale: float = 0.2) -> None:
+    """Set every parameter from its name and whole shape alone, so that all layouts hold the same model.
+
+    scale: standard deviation of what is no norm.
+    """
     rank = import_module("megatron.core.parallel_state").get_tensor_model_parallel_rank()
     for name, parameter in model.named_parameters():
         split = layout.tp > 1 and bool(getattr(parameter, "tensor_model_parallel", False))
@@ -195,21 +219,23 @@ def fill(model: nn.Module, layout: Layout) -> None:
         shape = list(parameter.shape)
         shape[dim] *= layout.tp if split else 1
         generator = torch.Generator().manual_seed(sum(ord(c) * (i + 1) for i, c in enumerate(name)))
-        whole = torch.randn(shape, generator=generator) * 0.2 + (1.0 if len(shape) == 1 else 0.0)
+        noise = torch.randn(shape, generator=generator)
+        whole = 1.0 + 0.2 * noise if len(shape) == 1 else scale * noise
         with torch.no_grad():
             parameter.copy_(_shard(name, whole, dim, layout, rank) if split else whole)
 
 
 def whole_gradients(model: nn.Module, layout: Layout, state: Any) -> dict[str, Tensor]:
     """The gradient of every parameter, summed over context parallel ranks and put together over tensor
-    parallel ones.
+    parallel ones, in fp32.
 
     A parameter without a gradient counts as zero.
     """
     grads: dict[str, Tensor] = {}
     tensor_group = state.get_tensor_model_parallel_group()
     for name, parameter in model.named_parameters():
-        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.contiguous().clone()
+        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        grad = own.float().contiguous().clone()
         dist.all_reduce(grad, group=state.get_context_parallel_group())
         if layout.tp > 1 and getattr(parameter, "tensor_model_parallel", False):
             parts = [torch.empty_like(grad) for _ in range(layout.tp)]

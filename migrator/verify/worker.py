@@ -1,7 +1,8 @@
 """The child: runs in the target's interpreter, imports the target's code, writes what it finds line by line.
 
 Started as a file, `python worker.py request.json`, so that the target's interpreter need not have cpfix: the
-two packages above are registered by hand and nothing else of cpfix's own environment gets on the path.
+two packages above are registered by hand and nothing else of cpfix's own environment gets on the path. The
+ranks of the gpu level are this file again, `python worker.py --rank 3 FOLDER`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,17 +77,17 @@ class Results:
             file.flush()
             os.fsync(file.fileno())
 
-    def run(self, name: str, checks: Callable[[], Sequence[Any]]) -> None:
-        """Run a group of checks and write them; an exception is a failed check."""
+    def run(self, name: str, checks: Callable[[], Iterable[Any]]) -> None:
+        """Run a group of checks and write each as it comes; an exception is a failed check."""
         from migrator.verify.check import Check, to_json
 
         try:
-            found = list(checks())
+            for check in checks():
+                self.write(check=to_json(check))
         except Exception as error:  # whatever goes wrong, it is no evidence
             traceback.print_exc()
-            found = [Check(name, None, "failed", detail=f"{type(error).__name__}: {error}".splitlines()[0])]
-        for check in found:
-            self.write(check=to_json(check))
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.write(check=to_json(Check(name, None, "failed", detail=why)))
 
 
 def _cpu(request: Request, results: Results) -> None:
@@ -106,9 +107,22 @@ def _cpu(request: Request, results: Results) -> None:
 
 
 def _gpu(request: Request, results: Results) -> None:
-    from migrator.verify import gpu
+    from migrator.verify import accelerator, gpu
 
-    results.run("gpu", lambda: gpu.check_gpu(request.cps, request.seed))
+    results.run(
+        "gpu",
+        lambda: gpu.check_gpu(
+            accelerator.cuda(), request.cps, request.seed, say=lambda stub: results.write(stub=stub)
+        ),
+    )
+
+
+def be_rank(rank: int, folder: Path) -> None:
+    """Do what `fresh.run_fresh` left in `folder`, as rank `rank`; ends the process."""
+    sys.path[:] = json.loads((folder / "path.json").read_text())
+    from migrator.verify import fresh
+
+    fresh.serve_task(rank, folder)
 
 
 def main(path: Path) -> None:
@@ -134,4 +148,7 @@ def main(path: Path) -> None:
 
 if __name__ == "__main__":
     _register()
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--rank":
+        be_rank(int(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main(Path(sys.argv[1]))
