@@ -7,6 +7,7 @@ without it.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -28,6 +29,7 @@ BARE = (
     "nemo.collections.llm.gpt",
     "nemo.collections.llm.gpt.data",
     "nemo.collections.llm.gpt.model",
+    "megatron.core",
     "megatron.bridge",
     "megatron.bridge.data",
     "megatron.bridge.data.datasets",
@@ -35,6 +37,8 @@ BARE = (
     "megatron.bridge.training",
     "megatron.bridge.training.utils",
 )
+# real ones that take seconds to import, for names that only stand in annotations
+HEAVY = ("megatron.core.models", "megatron.core.transformer")
 
 
 class _Inert(type):
@@ -105,3 +109,5 @@ def _enter(name: str) -> None:
 for _name in BARE:
     _enter(_name)
 sys.meta_path.append(_Finder())
+for _name in HEAVY:
+    sys.modules[_name] = importlib.util.module_from_spec(ModuleSpec(_name, _Finder(), is_package=True))
