@@ -171,7 +171,7 @@ def _unverified(level: str) -> list[str]:
         help="static needs no torch, cpu no GPU; auto goes as far as the machine allows.",
     ),
     click.option("--cp", default="2,4", show_default=True, help="Context parallel sizes, with commas."),
-    click.option("--timeout", default=300.0, show_default=True, help="Seconds for each level's process."),
+    click.option("--timeout", default=600.0, show_default=True, help="Seconds for each level's process."),
     click.option(
         "--report", "page", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page, too."
     ),

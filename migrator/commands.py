@@ -135,7 +135,7 @@ def rehearse(options: Options) -> Outcome:
     return _rehearsed(propose, options)
 
 
-def apply(options: Options, *, verify: str = "none", keep: bool = False, timeout: float = 900.0) -> Outcome:
+def apply(options: Options, *, verify: str = "none", keep: bool = False, timeout: float = 1800.0) -> Outcome:
     """Apply the chosen patches to every target, or none. Raises `CpfixError`; then nothing was written.
 
     What was written is read back from disk, and verified at the level `verify`: "none" for no more than that.

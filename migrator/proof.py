@@ -22,7 +22,7 @@ class Request:
 
     level: str = "auto"  # static, cpu, gpu or auto
     cps: tuple[int, ...] = (2, 4)  # context parallel sizes
-    timeout: float = 300.0  # seconds, for each child process
+    timeout: float = 600.0  # seconds, for each child process
 
 
 def prove(scene: Scene, options: Options, request: Request) -> Report:

@@ -198,11 +198,13 @@ def _disproved(found: Report) -> None:
         click.secho(f"{check.name}{at}: {check.status}{off}", fg="red", err=True)
         for part in check.detail.split("; ") if check.detail else ():
             click.echo(f"  {part}", err=True)
-    click.echo(
-        "The verification did not pass. --keep leaves what was written for a look, --verify static looks at "
-        "no more than the files.",
-        err=True,
+    on_gpus_only = all("gpu" in check.name for check in (*found.failed, *found.unmet))
+    less = (
+        "--verify cpu leaves the GPUs out"
+        if on_gpus_only
+        else "--verify static looks at no more than the files"
     )
+    click.echo(f"The verification did not pass. --keep leaves what was written for a look, {less}.", err=True)
 
 
 def _proven(found: Report, style: Style) -> None:

@@ -14,6 +14,7 @@ from migrator.ledger import Entry
 from migrator.model import CannotApply, FileChange, Git, Install, PatchState, State
 from migrator.report import Style
 from migrator.scene import Scene
+from migrator.verify.check import Check, Report
 from tests.edits import patch
 
 ROOT = Path("/opt/site-packages")
@@ -135,6 +136,23 @@ def test_an_outcome_that_was_kept_all_the_same(capsys: Capture) -> None:
     failed = (Failure("nemo", "p", "2.5.0", ROOT, "bad"),)
     report.outcome(Outcome((change(b"a", b"b"),), (state(State.NEEDED),), failed, (), 1), LOUD, "patched")
     assert capsys.readouterr().err.endswith("1 of 1 patches failed.\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "less"),
+    [
+        ("parity: loss", "--verify static"),
+        ("nemo 2.5.0, gpu: parity", "--verify cpu"),
+        ("gpu", "--verify cpu"),
+    ],
+)
+def test_what_did_not_train_right(capsys: Capture, name: str, less: str) -> None:
+    found = Report((Check("a", None, "passed"), Check(name, 2, "failed", None, 1.0, "far; off")))
+    report.outcome(Outcome((), (), (), ("Everything was taken back.",), 1, found), LOUD, "patched")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"Everything was taken back.\n{name} at CP=2: failed\n  far\n  off\n")
+    assert less in err
 
 
 def test_an_outcome_that_wrote(capsys: Capture) -> None:

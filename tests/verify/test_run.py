@@ -137,6 +137,18 @@ def test_without_torch_a_level_that_was_asked_for_is_said_to_be_missing(child: P
         assert report.exit_code == code
 
 
+def test_a_level_of_which_nothing_ran_is_not_among_those_that_were_run(child: Path) -> None:
+    gpu = json.dumps({"check": to_json(Check("gpu: a", None, "not run", detail="0 GPUs found"))})
+    body(
+        child,
+        f"gpu = request['levels'] == ['gpu']\nout({gpu!r} if gpu else {PASSED!r})\n"
+        "for level in request['levels']:\n    out(json.dumps({'level': level}))\nout('{\"done\": true}')\n",
+    )
+    report = verify("auto")
+    assert report.levels == ("static", "cpu")
+    assert report.exit_code == 0
+
+
 def test_an_interpreter_is_named_as_in_a_shell(
     child: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
