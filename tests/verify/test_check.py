@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from migrator.verify.check import Check, Report, bounded, counted, from_json, to_json
+from migrator.verify.check import Check, Report, bounded, counted, from_json, to_json, worst
 
 
 def test_a_bound_is_inclusive_and_nan_never_passes() -> None:
@@ -60,3 +60,9 @@ def test_json_and_back() -> None:
 def test_anything_else_is_no_check(broken: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"not a check|unknown status"):
         from_json(broken)
+
+
+def test_the_worst_of_some_deviations_is_never_hidden_behind_a_nan() -> None:
+    nan, infinite = float("nan"), float("inf")
+    assert (worst([]), worst([0.1, 0.3, 0.2])) == (0.0, 0.3)
+    assert worst([0.1, nan]) == worst([nan, 0.1]) == worst([nan]) == infinite
