@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from migrator.verify import data
-from migrator.verify.accelerator import Accelerator, parallel, pinned, unready
+from migrator.verify.accelerator import Accelerator, enough_memory, parallel, pinned, unready
 from migrator.verify.check import Check, bounded, worst
 from migrator.verify.gpu_stacks import Loaded, Source
 from migrator.verify.ranks import RankFailed, last_line
@@ -89,12 +89,13 @@ def _on_rank(accelerator: Accelerator, source: Source, cp: int, seed: int, place
     packed = place / "packs"
     if rank == 0:  # before there is a group: the data sets of a stack wait for each other in one
         packed.write_bytes(pickle.dumps(_packs(stack, place / "data", cp, seed)))
-    with parallel(accelerator.backend, place / "store", rank, Layout(cp), device) as state:
+    with enough_memory(), parallel(accelerator.backend, place / "store", rank, Layout(cp), device) as state:
         batches: list[Batch] = pickle.loads(packed.read_bytes())
         split = _train(accelerator, stack, batches, Layout(cp), state, device)
     if rank > 0:
         return Tried(loaded, split)
-    with parallel(accelerator.backend, place / "store-alone", 0, Layout(), device) as state:
+    alone = place / "store-alone"
+    with enough_memory(), parallel(accelerator.backend, alone, 0, Layout(), device) as state:
         return Tried(loaded, split, _train(accelerator, stack, batches, Layout(), state, device))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from migrator.verify import packs, steps
-from migrator.verify.accelerator import Accelerator, parallel, pinned, unready
+from migrator.verify.accelerator import Accelerator, Unready, enough_memory, parallel, pinned, unready
 from migrator.verify.check import Check, bounded, counted
 from migrator.verify.gpu_stacks import Loaded, Source
 from migrator.verify.ranks import RankFailed, last_line
@@ -84,10 +84,13 @@ def _misplaced(accelerator: Accelerator, batch: Batch, stage: Stage, share: Batc
 
 def _try(accelerator: Accelerator, stack: Stack, batch: Batch, stage: Stage) -> tuple[Outcome, list[str]]:
     try:
-        share = stack.step(pinned(accelerator, batch), stage)
+        with enough_memory():
+            share = stack.step(pinned(accelerator, batch), stage)
         misplaced = _misplaced(accelerator, batch, stage, share)
         host = {key: value.detach().cpu() for key, value in share.items() if isinstance(value, Tensor)}
         return steps.with_params(host, share["packed_seq_params"]), misplaced
+    except Unready:
+        raise
     except Exception as error:  # upstream code may raise anything
         return Outcome(error=f"{type(error).__name__}: {error}"), []
 
@@ -113,14 +116,17 @@ def long_pack(cp: int, seed: int) -> Batch:
 def _costs(
     accelerator: Accelerator, stack: Stack, cp: int, seed: int, store: Path, rank: int
 ) -> tuple[Cost, Cost] | str:
-    batch = pinned(accelerator, long_pack(cp, seed))
     try:
-        with parallel("gloo", store / "cost", rank, Layout(cp)):
-            split = _cost(accelerator, stack, batch)
-        if rank > 0:
-            return (split, split)
-        with parallel("gloo", store / "cost-alone", 0, Layout(1)):
-            return _cost(accelerator, stack, batch), split
+        with enough_memory():
+            batch = pinned(accelerator, long_pack(cp, seed))
+            with parallel("gloo", store / "cost", rank, Layout(cp)):
+                split = _cost(accelerator, stack, batch)
+            if rank > 0:
+                return (split, split)
+            with parallel("gloo", store / "cost-alone", 0, Layout(1)):
+                return _cost(accelerator, stack, batch), split
+    except Unready:
+        raise
     except Exception as error:  # upstream code may raise anything
         return f"{type(error).__name__}: {error}"
 

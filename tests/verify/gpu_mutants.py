@@ -129,6 +129,10 @@ def fails(batch: Batch, stage: Stage, step: object) -> Batch:
     raise IndexError("tuple index out of range")
 
 
+def runs_out_of_memory(batch: Batch, stage: Stage, step: object) -> Batch:
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+
 def fails_in_the_middle(batch: Batch, stage: Stage, step: Callable[[Batch, Stage], Batch]) -> Batch:
     if stage == "middle":
         raise IndexError("tuple index out of range")
@@ -258,6 +262,8 @@ def main(root: str, seed: int, out: Path) -> None:
     }
     found["kernel"]["missing"] = gpu_kernel.check_kernel(accelerator(kernel=missing), [CP], seed)[0]
     found["kernel"]["unusable"] = gpu_kernel.check_kernel(accelerator(start=unusable), [CP], seed)[0]
+    full = device_first(mutants.around_step(runs_out_of_memory))
+    found["split"]["out of memory"] = split(device, full, seed)
     found["split"]["unusable"] = split(accelerator(start=unusable), steady, seed)
     found["cost"]["half a second"] = split(accelerator(milliseconds=clock(501.0)), steady, seed)
     found["parity"]["unusable"] = gpu_parity.check_parity(

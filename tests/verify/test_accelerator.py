@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from migrator.verify import accelerator
-from migrator.verify.accelerator import Unready, count_syncs, cuda, parallel, pinned, unready
+from migrator.verify.accelerator import Unready, count_syncs, cuda, enough_memory, parallel, pinned, unready
 from migrator.verify.ranks import RankFailed, run_forked
 from migrator.verify.stack import Batch
 from migrator.verify.tiny_gpt import Layout
@@ -48,6 +48,8 @@ class Debug:
 
     def set(self, mode: int | str) -> None:
         self.mode = mode
+        if mode == "warn":
+            warnings.warn("The mode does not yet detect all synchronizing operations", stacklevel=1)
 
     def get(self) -> int:
         return int(self.mode)
@@ -157,6 +159,15 @@ def test_ranks_that_do_not_meet_are_unready(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(accelerator, "join", refuse)
     error = failure(lambda rank: joins_alone(Path("store"), rank))
     assert unready(error) == "no such backend over 1 ranks: NCCL error: unhandled system error"
+
+
+def runs_out(_: int) -> None:
+    with enough_memory():
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore of it")
+
+
+def test_memory_that_is_taken_is_no_fault_of_the_stack() -> None:
+    assert unready(failure(runs_out)) == "CUDA out of memory. Tried to allocate 2 GiB."
 
 
 def test_any_other_error_is_the_stacks_own() -> None:

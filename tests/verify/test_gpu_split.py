@@ -44,7 +44,9 @@ def test_a_wrong_step_is_caught(gpu_found: GpuFound, mutant: str, name: str, det
 
 
 def test_no_mutant_is_forgotten(gpu_found: GpuFound) -> None:
-    assert gpu_found["split"].keys() - {"right", "unusable"} == {mutant for mutant, _, _ in CAUGHT}
+    assert gpu_found["split"].keys() - {"right", "unusable", "out of memory"} == {
+        mutant for mutant, _, _ in CAUGHT
+    }
 
 
 @pytest.mark.parametrize("mutant", ["the loss mask stays on the host", "labels in another dtype"])
@@ -57,10 +59,15 @@ def test_where_every_step_fails_the_rest_was_not_run(gpu_found: GpuFound) -> Non
     assert status == {TOKENS: "failed", PLACES: "not run", METADATA: "not run", COST: "failed"}
 
 
-def test_without_a_device_nothing_is_said_of_the_step(gpu_found: GpuFound) -> None:
-    checks = gpu_found["split"]["unusable"]
+@pytest.mark.parametrize(
+    ("mutant", "detail"), [("unusable", "busy or unavailable"), ("out of memory", "CUDA out of memory")]
+)
+def test_without_a_device_or_memory_nothing_is_said_of_the_step(
+    gpu_found: GpuFound, mutant: str, detail: str
+) -> None:
+    checks = gpu_found["split"][mutant]
     assert [(check.name, check.status) for check in checks] == [(name, "not run") for name in NAMES]
-    assert all("busy or unavailable" in check.detail for check in checks)
+    assert all(detail in check.detail for check in checks)
 
 
 def test_the_cost_is_told_for_both_sizes_with_what_waits(gpu_found: GpuFound) -> None:
