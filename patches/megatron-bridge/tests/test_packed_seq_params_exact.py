@@ -24,3 +24,16 @@ def test_attention_is_given_the_padded_lengths_whatever_the_guessed_ones(trailin
     for field in FIELDS:
         assert getattr(params, field).tolist() == [0, 4, 12], field
     assert int(params.max_seqlen_q) == int(params.max_seqlen_kv) == 8
+
+
+@pytest.mark.parametrize("argmin", [None, 0, 3])
+def test_a_row_without_sentinel_is_whole(argmin: int | None) -> None:
+    batch = {
+        "cu_seqlens": torch.tensor([[0, 4, 12]], dtype=torch.int32),
+        "max_seqlen": torch.tensor([[8]], dtype=torch.int32),
+    }
+    if argmin is not None:
+        batch["cu_seqlens_argmin"] = torch.tensor([[argmin]])
+    params = get_packed_seq_params(batch)
+    for field in FIELDS:
+        assert getattr(params, field).tolist() == [0, 4, 12], field

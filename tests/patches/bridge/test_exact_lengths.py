@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.patches.bridge.real_code import EOS, PARAMS, SHAPES, is_06, load, pack, packed_dataset
+from tests.patches.bridge.real_code import (
+    EOS,
+    GPT_STEP,
+    PARAMS,
+    SHAPES,
+    is_06,
+    load,
+    pack,
+    packed_dataset,
+    step_stand_ins,
+)
 
 PATCH = ("exact-lengths",)
 FIELDS = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
@@ -82,6 +92,30 @@ def test_lengths_are_exact_without_the_data_set_s_help(version: str) -> None:
         assert params(version, (), batch).cu_seqlens_q.tolist() == [0, 3, 7]
         assert "cu_seqlens_q_padded" in batch
         assert batch["cu_seqlens_q"] is not batch["cu_seqlens_q_padded"]  # the caller's batch stays as it was
+
+
+@pytest.mark.parametrize("version", SHAPES)
+@pytest.mark.parametrize("argmin", [None, 0, 3])
+@pytest.mark.parametrize("sentinels", [0, 1, 3])
+def test_a_row_ends_where_its_entries_do(version: str, argmin: int | None, sentinels: int) -> None:
+    """The data set always leaves a -1 behind them; others need not, and then the least entry is the 0."""
+    row = torch.tensor([[0, 4, 12, *[-1] * sentinels]]).int()
+    batch = {"cu_seqlens": row, "max_seqlen": torch.tensor([[8]])}
+    if argmin is not None:
+        batch["cu_seqlens_argmin"] = torch.tensor([[3 if sentinels else argmin]])
+    found = params(version, PATCH, batch)
+    assert {tuple(getattr(found, field).tolist()) for field in FIELDS} == {(0, 4, 12)}
+    lost = not sentinels and argmin != 3
+    assert params(version, (), batch).cu_seqlens_q.tolist() == ([] if lost else [0, 4, 12])
+
+
+@pytest.mark.parametrize("version", [version for version in SHAPES if version >= "0.5.1"])
+def test_the_split_is_given_all_of_a_row_without_sentinel(version: str) -> None:
+    row = torch.tensor([0, 4, 12]).int()
+    for patches, whole in ((PATCH, True), ((), False)):
+        step = load(version, GPT_STEP, patches, **step_stand_ins(0))
+        trimmed = step._trim_padded_cu_seqlens_for_cp(row, torch.tensor([[0]]))
+        assert trimmed.tolist() == ([0, 4, 12] if whole else [])
 
 
 @pytest.mark.parametrize("version", SHAPES)
