@@ -27,11 +27,11 @@ from migrator.verify.tiny_gpt import Layout, Width, build, relative_error, whole
 
 LOSS = "gpu: parity with CP=1, loss"
 GRADIENTS = "gpu: parity with CP=1, gradients"
-# Relative. Measured on a CPU with this model, CP 2 and 4. With an attention that rounds as fused kernels do, at
-# every size alike: 2e-7 in a pack's loss, 3e-3 in a parameter's gradient (ten seeds). With fp32 inside of the
-# attention at CP=1 and bf16 at the larger size, more than two real kernels differ: 8e-4 and 2.1e-2 (six seeds).
-# bf16 against fp32 altogether: 1.5e-3 and 2.8e-2. The smallest wrong cases: 4.6e-2 in the loss (a local mean),
-# 0.33 in gradients (packs that don't divide).
+# Relative. Measured on a CPU with this model, CP 2 and 4. With an attention that rounds as fused kernels do,
+# at every size alike: 2e-7 in a pack's loss, 3e-3 in a parameter's gradient (ten seeds). With fp32 inside of
+# the attention at CP=1 and bf16 at the larger size, more than two real kernels differ: 8e-4 and 2.1e-2 (six
+# seeds). bf16 against fp32 altogether: 1.5e-3 and 2.8e-2. The smallest wrong cases: 4.6e-2 in the loss (a
+# local mean), 0.33 in gradients (packs that don't divide).
 BOUNDS = {LOSS: 5e-3, GRADIENTS: 1e-1}
 TIMEOUT_S = 200.0
 WIDTH = Width(hidden=256, heads=4, groups=2, head=64, ffn=512)  # every attention kernel takes heads of 64
