@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import fields
 from functools import partial
@@ -78,6 +78,19 @@ def _unpacked(folder: Path, chat: bool, limit: int = LIMIT) -> list[Mapping[str,
     return [items[index] for index in range(len(items))]
 
 
+def _micro_batches(collate: Callable[[list[Any]], Batch], rows: list[Any], one_by_one: bool) -> list[Batch]:
+    """A batch per pack: collated one by one, or, as fine-tuning does by default from 0.3 on, all together and
+    then split, which fills the shorter ones up.
+    """
+    try:
+        together = _first("megatron.bridge.data.batch_utils", "megatron.bridge.data.finetuning")
+    except ModuleNotFoundError:
+        one_by_one = True
+    if one_by_one:
+        return [dict(collate([row])) for row in rows]
+    return [dict(batch) for batch in together.split_batch_into_microbatches(dict(collate(rows)), len(rows))]
+
+
 def load() -> Stack:
     """Import the installed Megatron-Bridge and wrap it. Raises ImportError where that can't be done."""
     step_module = import_module("megatron.bridge.training.gpt_step")
@@ -118,7 +131,7 @@ def load() -> Stack:
         )
         np.random.seed(0)
         packs = builder.build()[0]
-        return [dict(packs.collate_fn([packs[index]])) for index in range(len(packs))]
+        return _micro_batches(packs.collate_fn, [packs[index] for index in range(len(packs))], pad_cu_seqlens)
 
     def global_state(model: Any) -> Any:
         cp = state.get_context_parallel_world_size()

@@ -83,6 +83,7 @@ def good_spans(rng: random.Random, multiple: int, total: int, entries: int | Non
 def good_packs(rng: random.Random, cp: int) -> dict[str, Batch]:
     """Packs that have to be split, by what is special about them. All have the same number of tokens."""
     multiple, total = 2 * cp, 16 * cp * 6
+    first = {key: torch.tensor([[0]]) for key in ("cu_seqlens_argmin", "cu_seqlens_unpadded_argmin")}
     silent = 2 * multiple - 2  # with the leading 0 and one -1, cu_seqlens itself divides by 2 * cp
     return {
         "a pack": pack(good_spans(rng, multiple, total)),
@@ -91,6 +92,7 @@ def good_packs(rng: random.Random, cp: int) -> dict[str, Batch]:
         "three trailing -1": pack(good_spans(rng, multiple, total), sentinels=3),
         "64 trailing -1": pack(good_spans(rng, multiple, total), sentinels=64),
         "empty sequences at the end": pack([*good_spans(rng, multiple, total), 0, 0, 0]),
+        "no -1, the least entry is the first": pack(good_spans(rng, multiple, total), sentinels=0) | first,
     }
 
 

@@ -113,7 +113,8 @@ def packed_bounds(params: Any) -> tuple[Tensor, list[int]]:
         if bounds.dtype != torch.int32 or bounds.dim() != 1:
             raise ValueError(f"{name} is {bounds.dtype} of shape {list(bounds.shape)}, not one row of int32")
         if (
-            bounds.shape != padded.shape
+            bounds.numel() < 2
+            or bounds.shape != padded.shape
             or min(reference.lengths(bounds), default=0) < 0
             or int(bounds[0]) != 0
         ):

@@ -25,15 +25,12 @@ from migrator.verify.data import bounds_of
 from migrator.verify.reference import kernel_index, lengths, partition_index, zigzag_index
 from migrator.verify.samples import EOS
 from migrator.verify.stack import Batch, Stack, Stage
+from tests.verify import slicers
+from tests.verify.slicers import state
 
 Mutant = Callable[[Stack], Stack]
 Checks = Callable[[Stack, Path, int], list[Check]]
 CP = 2
-
-
-def state() -> Any:
-    """Megatron's process groups."""
-    return import_module("megatron.core.parallel_state")
 
 
 def on_batches(change: Callable[[Batch, int], Batch], from_cp: int = 2) -> Mutant:
@@ -179,6 +176,17 @@ def shifted_after_split(batch: Batch, stage: Stage, right: Callable[[Batch, Stag
     return share | {"labels": None if share["labels"] is None else share["labels"].roll(-1, 1)}
 
 
+def emptied_without_sentinel(batch: Batch, stage: Stage, right: Callable[[Batch, Stage], Batch]) -> Batch:
+    share = right(batch, stage)
+    params = share["packed_seq_params"]
+    if params is None or int(batch["cu_seqlens"].min()) < 0:
+        return share
+    none = params.cu_seqlens_q[:0]
+    return share | {
+        "packed_seq_params": dataclasses.replace(params, cu_seqlens_q=none, cu_seqlens_q_padded=none)
+    }
+
+
 def only_rank_0_refuses(batch: Batch, stage: Stage, right: Callable[[Batch, Stage], Batch]) -> Batch:
     try:
         return right(batch, stage)
@@ -277,6 +285,7 @@ DATA: Mapping[str, Mutant] = {
 }
 STEPS: Mapping[str, Mutant] = {
     "right": lambda stack: stack,
+    "a row without -1 is emptied": around_step(emptied_without_sentinel),
     "zigzag over the whole pack": splitting(zigzag),
     "the index is kept": splitting(cached({})),
     "sentinels in the index call": splitting(raw_kernel),
@@ -308,21 +317,6 @@ CURVES: Mapping[str, Mutant] = {
     "zigzag over the whole pack": splitting(zigzag),
     "packing fails": fails_to_pack,
 }
-SLICERS: Mapping[str, Callable[[], slicer.Slice]] = {
-    "passes all on": lambda: lambda batch: batch,
-    "slices all": lambda: slice_all,
-}
-THD_SLICERS: Mapping[
-    str, Callable[[], slicer.Slice]
-] = {  # as of Megatron-Core 0.18: they split packs themselves
-    "right": lambda: thd_split,
-    "splits packs as one sequence": lambda: (
-        lambda batch: thd_split(batch | {"cu_seqlens": None}) | {"cu_seqlens": batch.get("cu_seqlens")}
-    ),
-    "leaves other batches whole": lambda: (
-        lambda batch: batch if batch.get("cu_seqlens") is None else thd_split(batch)
-    ),
-}
 
 
 PICTURES: dict[str, Any] = {}
@@ -331,27 +325,6 @@ PICTURES: dict[str, Any] = {}
 def shown(name: str, picture: object) -> None:
     """Keep the last picture of each name."""
     PICTURES[name] = picture
-
-
-def slice_all(batch: Batch) -> Batch:
-    """The generic slicer as it was, on what has a sequence dimension."""
-    cp, rank = state().get_context_parallel_world_size(), state().get_context_parallel_rank()
-    return {
-        key: steps.zigzag(value, key, cp, rank)
-        if isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] % (2 * cp) == 0
-        else value
-        for key, value in batch.items()
-    }
-
-
-def thd_split(batch: Batch) -> Batch:
-    """A generic slicer that splits packs by their sequences, and reads what Megatron-Core 0.18 reads."""
-    cp, rank = state().get_context_parallel_world_size(), state().get_context_parallel_rank()
-    if batch.get("cu_seqlens") is None:
-        return {k: v if v is None else steps.zigzag(v, k, cp, rank) for k, v in batch.items()}
-    bounds = batch["cu_seqlens"] if batch["cu_seqlens_padded"] is None else batch["cu_seqlens_padded"]
-    index = partition_index(bounds[0], batch["tokens"].shape[1], cp, rank).long()
-    return batch | {key: batch[key][:, index] for key in steps.HELD["only"]}
 
 
 GROUPS: Mapping[str, tuple[Mapping[str, Mutant], Checks]] = {
@@ -381,11 +354,11 @@ def main(root: str, seed: int, out: Path) -> None:
             found[group][name] = [to_json(check) for check in got]
     found["slicer"] = {
         name: [to_json(check) for check in slicer.check_slicer("slicer", make, [CP], seed, own_thd=False)]
-        for name, make in SLICERS.items()
+        for name, make in slicers.SLICERS.items()
     }
     found["THD slicer"] = {
         name: [to_json(check) for check in slicer.check_slicer("slicer", make, [CP], seed, own_thd=True)]
-        for name, make in THD_SLICERS.items()
+        for name, make in slicers.THD_SLICERS.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         right = core_stack.load()

@@ -76,6 +76,7 @@ CAUGHT = [
     ("step", "labels are shifted after the split", "step: every token exactly once", "labels"),
     ("step", "middle stage without metadata", "step: metadata on every stage", "no packed_seq_params"),
     ("step", "unpadded lengths", "step: metadata on every stage", "NaN may come beyond"),
+    ("step", "a row without -1 is emptied", "step: metadata on every stage", "no -1, the least entry"),
     ("step", "only rank 0 refuses", "step: bad packs are refused on every rank", "alone"),
     ("step", "crashes on bad packs", "step: bad packs are refused on every rank", "IndexError"),
     (
