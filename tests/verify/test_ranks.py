@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,3 +79,34 @@ def exits(_: int) -> None:
 def test_leaving_early_is_a_failure_too() -> None:
     with pytest.raises(RankFailed, match="SystemExit"):
         run_ranks(1, exits, 60)
+
+
+def misses(folder: Path, times: int, rank: int) -> int:
+    """Fails on rank 1 as gloo does, the first `times` times."""
+    if rank == 1:
+        before = len(list(folder.iterdir()))
+        (folder / str(before)).touch()
+        if before < times:
+            raise RuntimeError("Gloo connectFullMesh failed with Connection closed by peer")
+    return rank
+
+
+def test_ranks_that_could_not_connect_are_run_anew(tmp_path: Path) -> None:
+    assert run_ranks(2, partial(misses, tmp_path, 2), 60) == [0, 1]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_ranks_that_never_connect_fail(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match="connectFullMesh"):
+        run_ranks(2, partial(misses, tmp_path, 9), 60)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_ranks_that_fail_otherwise_are_not_run_again(tmp_path: Path) -> None:
+    def work(rank: int) -> None:
+        (tmp_path / f"{rank}-{os.getpid()}").touch()
+        raise ValueError("the pack is bad")
+
+    with pytest.raises(RankFailed, match="the pack is bad"):
+        run_ranks(2, work, 60)
+    assert len(list(tmp_path.iterdir())) == 2
