@@ -149,6 +149,30 @@ def test_a_level_of_which_nothing_ran_is_not_among_those_that_were_run(child: Pa
     assert report.exit_code == 0
 
 
+def test_a_gpu_level_that_breaks_fails_who_asked_for_it(child: Path) -> None:
+    broke = json.dumps({"check": to_json(Check("gpu: parity", 2, "failed", None, 0.1, "no kernel"))})
+    body(
+        child,
+        f"out({broke!r} if request['levels'] == ['gpu'] else {PASSED!r})\n"
+        "if request['levels'] != ['gpu']:\n    out('{\"done\": true}')\n",
+    )
+    asked, auto = verify("gpu"), verify("auto")
+    assert [check.status for check in asked.checks] == ["passed", "failed", "failed"]
+    assert [check.status for check in auto.checks] == ["passed", "not run", "not run"]
+    assert auto.checks[1].detail == "it broke: no kernel"
+    assert "it ended with status 0" in auto.checks[2].detail
+    assert (asked.exit_code, auto.exit_code) == (1, 0)
+
+
+def test_a_gpu_level_that_measures_a_defect_fails_for_everyone(child: Path) -> None:
+    wrong = json.dumps({"check": to_json(Check("gpu: parity", 2, "failed", 0.3, 0.1, "far off"))})
+    body(
+        child,
+        f"out({wrong!r} if request['levels'] == ['gpu'] else {PASSED!r})\nout('{{\"done\": true}}')\n",
+    )
+    assert verify("auto").failed == verify("gpu").failed != ()
+
+
 def test_an_interpreter_is_named_as_in_a_shell(
     child: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
