@@ -57,7 +57,7 @@ class DataSet:
 SAMPLES: Mapping[str, slice] = {  # of `samples.conversations`
     "samples": slice(0, -1),
     "samples, one too long": slice(None),
-    "short samples": slice(0, 3),  # the rest of their pack is longer than any of them
+    "short samples": slice(0, 2),  # the rest of their pack is longer than any of them, whatever the seed
 }
 
 

@@ -37,14 +37,43 @@ NEMO_25 = RealStack("25.09", {"nemo": "2.5.3", "megatron-core": "0.14.0"}, "stac
 NEMO_23 = RealStack("25.04", {"nemo": "2.3.3", "megatron-core": "0.12.3"}, "stack-nemo23.txt")
 BRIDGE_03 = RealStack("26.02", {"megatron-bridge": "0.3.1", "megatron-core": "0.16.1"}, "stack-bridge03.txt")
 STACKS = (NEMO_25, NEMO_23, BRIDGE_03)
+WHOLE = RealStack(  # NeMo and Megatron-Bridge in one place, as the containers have them
+    "25.09 whole",
+    {"nemo": "2.5.3", "megatron-core": "0.14.0", "megatron-bridge": "0.1.0rc4"},
+    "stack-bridge03.txt",
+)
 MORE = (
     RealStack("25.07", {"nemo": "2.4.1", "megatron-core": "0.13.1"}, "stack-nemo25.txt"),
-    RealStack("25.11", {"nemo": "2.6.2", "megatron-core": "0.15.3"}, "stack-nemo25.txt"),
-    RealStack("26.02 NeMo", {"nemo": "2.7.3", "megatron-core": "0.16.1"}, "stack-nemo25.txt"),
+    WHOLE,
     RealStack(
-        "25.11 Bridge", {"megatron-bridge": "0.2.0rc6", "megatron-core": "0.15.3"}, "stack-bridge03.txt"
+        "25.11 whole",
+        {"nemo": "2.6.2", "megatron-core": "0.15.3", "megatron-bridge": "0.2.0rc6"},
+        "stack-bridge03.txt",
+    ),
+    RealStack(
+        "26.02 whole",
+        {"nemo": "2.7.3", "megatron-core": "0.16.1", "megatron-bridge": "0.3.1"},
+        "stack-bridge03.txt",
     ),
 )
+
+# These need Python 3.12 and a torch for it, gigabytes to download on most machines: they are run where this
+# variable names a Python that has what the file pins.
+PY312 = "CPFIX_STACK_PY312"
+ON_PY312 = "stack-bridge05.txt"
+BRIDGE_05 = RealStack("26.06", {"megatron-bridge": "0.5.1", "megatron-core": "0.18.2"}, ON_PY312)
+BRIDGE_06 = RealStack("Bridge 0.6", {"megatron-bridge": "0.6.2", "megatron-core": "0.19.2"}, ON_PY312)
+NEEDS_PY312 = (
+    RealStack("26.04", {"megatron-bridge": "0.4.2", "megatron-core": "0.17.1"}, ON_PY312),
+    RealStack("26.06 first", {"megatron-bridge": "0.5.0", "megatron-core": "0.18.0"}, ON_PY312),
+    BRIDGE_05,
+    BRIDGE_06,
+)
+
+
+def at_hand(*stacks: RealStack) -> tuple[RealStack, ...]:
+    """Those of `stacks` that can be run here."""
+    return tuple(stack for stack in stacks if stack.requirements != ON_PY312 or os.environ.get(PY312))
 
 
 def _pinned(name: str) -> str:
@@ -59,8 +88,10 @@ def _pinned(name: str) -> str:
 def interpreter(stack: RealStack) -> str:
     """The Python of a virtual environment with the stack's third-party packages; made once and kept.
 
-    Stacks that pin the same share one.
+    Stacks that pin the same share one; those that need Python 3.12 use the one that `PY312` names.
     """
+    if stack.requirements == ON_PY312:
+        return os.environ[PY312]
     pinned = _pinned(stack.requirements)
     digest = hashlib.sha256(f"{sys.version}{sys.prefix}{pinned}".encode()).hexdigest()[:16]
     folder = fetch.cache_dir().parent / f"stack-{digest}"
