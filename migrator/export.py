@@ -357,6 +357,7 @@ def _write(repo: Repo, base: str, branches: Sequence[Branch]) -> list[Branch]:
 
 def _facts(base: _Base, branch: Branch, signed_off: bool) -> pull_request.Facts:
     own = tuple(c.patch for c in branch.own)
+    needs = {name for p in own for name in series.requirements(p)}
     return pull_request.Facts(
         upstream=base.project.upstream,
         branch=branch.name,
@@ -370,4 +371,18 @@ def _facts(base: _Base, branch: Branch, signed_off: bool) -> pull_request.Facts:
         tests=tuple(e.path for c in branch.own for e in c.tests),
         longest_line=branch.longest_line,
         signed_off=signed_off,
+        folder=base.folder,
+        elsewhere=tuple(
+            p for p in series.shipped().patches if p.name in needs and p.project != base.project.name
+        ),
+        outdated=tuple(dict.fromkeys(test for p in own for test in _outdated(base, p))),
     )
+
+
+def _outdated(base: _Base, patch: Patch) -> Iterable[str]:
+    number = plan.release(base.install.version)
+    for known in patch.outdated:
+        if number is not None and known.versions.contains(number, prereleases=True):
+            there = upstream_git.read(base.repo, base.commit, known.path)
+            source = there.content.decode(errors="replace") if there else ""
+            yield from pull_request.test_ids(known.path, source, known.names)

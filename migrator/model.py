@@ -120,6 +120,15 @@ class TestFile:
 
 
 @dataclass(frozen=True)
+class OutdatedTests:
+    """Upstream's own tests that state what a patch changes: `export` names them."""
+
+    versions: SpecifierSet
+    path: str  # posix path below the top of the upstream repository
+    names: tuple[str, ...]  # of the test functions; a file need not have all of them
+
+
+@dataclass(frozen=True)
 class Patch:
     """One idea, one file, one future pull request."""
 
@@ -136,6 +145,7 @@ class Patch:
     default: bool = True
     fingerprint: str = ""  # sha256 over the TOML file and the new code
     tests: tuple[TestFile, ...] = ()
+    outdated: tuple[OutdatedTests, ...] = ()
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,9 @@ class Facts:
     tests: tuple[str, ...]  # posix paths of the new tests of `own`
     longest_line: int  # of those added
     signed_off: bool
+    folder: str = ""  # of the packages in the repository, "" or "src/"
+    elsewhere: tuple[Patch, ...] = ()  # patches of other projects that `own` requires
+    outdated: tuple[str, ...] = ()  # tests at the base that state what `own` changes, as pytest names them
 
 
 def message(patch: Patch, signature: str) -> str:
@@ -48,7 +52,7 @@ def fill(text: str, width: int = WIDTH) -> str:
 
 
 def _seen(patch: Patch, width: int) -> str:
-    return fill(f"Seen as: {patch.symptom}", width)
+    return fill(f"Symptom: {patch.symptom}", width)
 
 
 def evidence_of(file: Path | None) -> tuple[Check, ...] | None:
@@ -68,14 +72,16 @@ def document(facts: Facts, contribution: Contribution, checks: Sequence[Check] |
     head = [f"# {heading}", "", f"Branch `{facts.branch}`, off `{facts.base}` ({facts.commit[:12]}, version"]
     head[-1] += f" {facts.version}) of {facts.upstream}."
     if facts.below:
-        head += ["", "Stacked: the commits of these come first, and without them it would be wrong."]
+        head += ["", "Stacked: the commits of these come first, and without them it would be wrong.", ""]
         head += [f"- {patch.title}" for patch in facts.below]
-    if elsewhere := [name for patch in facts.own for name in patch.requires if "/" in name]:
-        head += ["", f"Needs a change in another project as well: {', '.join(elsewhere)}."]
+    if facts.elsewhere:
+        head += ["", "It would be wrong without a change in another project as well:", ""]
+        head += [f"- {patch.project}: {patch.title}" for patch in facts.elsewhere]
     sections = [
         ("Problem", _problem(facts, several)),
         ("Reproduction", _reproduction(facts)),
         ("Fix", _fix(facts, several)),
+        ("Existing tests", _outdated(facts)),
         ("Evidence", _evidence(checks)),
         ("Before it is ready for review", _rules(facts, contribution)),
         ("References", [f"- {url}" for url in dict.fromkeys(u for p in facts.own for u in p.references)]),
@@ -97,12 +103,12 @@ def _reproduction(facts: Facts) -> list[str]:
         return ["No unit test comes along; what is seen without the change stands above."]
     tests, sources = " ".join(facts.tests), " ".join(facts.sources)
     return [
-        "The new tests fail on the base and pass on the branch. They need no GPU; where upstream's conftest "
-        "does, `--noconftest` leaves it out.",
+        "The new tests fail without the change and pass with it. They need no GPU; where the repository's "
+        "conftest does, `--noconftest` leaves it out.",
         "",
         "```",
         f"git checkout {facts.branch}",
-        f"git checkout {facts.commit[:12]} -- {sources}",
+        f"git checkout {facts.branch}~{len(facts.own)} -- {sources}",
         f"pytest {tests}    # fails",
         f"git checkout {facts.branch} -- {sources}",
         f"pytest {tests}    # passes",
@@ -121,22 +127,49 @@ def _fix(facts: Facts, several: bool) -> list[str]:
             parts = [
                 f"{verb} {_code(names)}" for verb, names in (("changes", changed), ("adds", added)) if names
             ]
-            rows.append(f"- `{file}`: {'; '.join(parts)}")
+            rows.append(f"- `{facts.folder}{file}`: {'; '.join(parts)}")
     return rows[1:] if several else rows
 
 
 def _scope(edit: Hunk | Argument) -> str:
     scope = edit.scope if isinstance(edit, Hunk) else edit.function
-    return scope or "the module"
+    return scope or "module level"
 
 
 def _code(names: Iterable[str]) -> str:
     return ", ".join(name if " " in name else f"`{name}`" for name in names)
 
 
+def test_ids(path: str, source: str, names: Iterable[str]) -> list[str]:
+    """Which of these tests the file `path` has, as pytest names them; none where it is no Python."""
+    wanted = set(names)
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return []
+    within = [(f"{path}::", body)]
+    within += [(f"{path}::{node.name}::", node.body) for node in body if isinstance(node, ast.ClassDef)]
+    return [
+        front + node.name
+        for front, nodes in within
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name in wanted
+    ]
+
+
+def _outdated(facts: Facts) -> list[str]:
+    if not facts.outdated:
+        return []
+    return [
+        "They state what this changes, and fail with it:",
+        "",
+        *(f"- `{test}`" for test in facts.outdated),
+    ]
+
+
 def _evidence(checks: Sequence[Check] | None) -> list[str]:
     if checks is None:
-        return ["`cpfix verify` was not run for this: `cpfix export --evidence FILE` puts its report here."]
+        return ["`cpfix verify` was not run for this; `cpfix export --evidence FILE` puts its report here."]
     rows = ["| check | CP size | result | measured | bound | |", "| --- | --- | --- | --- | --- | --- |"]
     for c in checks:
         cells = [c.name, _cell(c.cp), c.status, _cell(c.measured), _cell(c.bound), c.detail]
@@ -157,5 +190,7 @@ def _rules(facts: Facts, contribution: Contribution) -> list[str]:
         (facts.longest_line <= limit, f"No added line is longer than {limit} columns."),
         (bool(facts.tests), f"New unit tests: {_code(facts.tests) or 'none'}."),
     ]
+    if facts.outdated:
+        kept.append((False, "The existing tests named above are brought up to date."))
     rows = [f"- [{'x' if done else ' '}] {rule}" for done, rule in kept]
     return rows + [f"- [ ] {rule}" for rule in contribution.rules]

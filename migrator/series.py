@@ -22,6 +22,7 @@ from migrator.model import (
     Edit,
     Hunk,
     Insert,
+    OutdatedTests,
     Patch,
     Probe,
     Project,
@@ -135,6 +136,7 @@ def _patch(file: Path, project: Project) -> Patch:
             _nothing_left(table, file)
     probes = tuple(_probe(table, file) for table in data.pop("probe", []))
     tests = tuple(_test(table, file) for table in data.pop("test", []))
+    outdated = tuple(_outdated(table, file) for table in data.pop("outdated", []))
     take = _taker(data, file)
     patch = Patch(
         project=project.name,
@@ -150,6 +152,7 @@ def _patch(file: Path, project: Project) -> Patch:
         default=take("default", True),
         fingerprint=digest.hexdigest(),
         tests=tests,
+        outdated=outdated,
     )
     _nothing_left(data, file)
     if not edits:
@@ -227,6 +230,13 @@ def _test(table: dict[str, Any], file: Path) -> TestFile:
         return TestFile(versions, source, path, (file.parent / source).read_text(encoding="utf-8"), variant)
     except (OSError, UnicodeDecodeError) as error:
         raise BadSeries(f"{file}: {source}: {error}") from error
+
+
+def _outdated(table: dict[str, Any], file: Path) -> OutdatedTests:
+    take = _taker(table, file)
+    found = OutdatedTests(_specifier(take("versions"), file), take("path"), tuple(take("names")))
+    _nothing_left(table, file)
+    return found
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -251,6 +252,37 @@ class TestBranches:
         assert result.exit_code == 0
         assert "Nothing to export" in result.output
         assert branches(repo) == ["main"]
+
+
+class TestPullRequest:
+    def test_names_the_tests_at_the_base_that_state_what_it_changes(
+        self, clone: Clone, tmp_path: Path
+    ) -> None:
+        repo = clone("megatron-bridge", "0.3.1")
+        path = "tests/unit_tests/training/test_vlm_step.py"
+        (repo / path).parent.mkdir(parents=True)
+        (repo / path).write_text("def test_forward_step(): ...\ndef test_forward_step_schedule_plan(): ...\n")
+        git(repo, "add", path)
+        git(repo, "commit", "--quiet", "--message", "tests")
+        exported(repo, "--format-patch", tmp_path)
+        text = (tmp_path / "cpfix-plan-params/PULL_REQUEST.md").read_text()
+        assert f"- `{path}::test_forward_step_schedule_plan`\n" in text
+        assert f"{path}::test_forward_step`" not in text
+        others = [file for file in tmp_path.glob("*/PULL_REQUEST.md") if "plan-params" not in str(file)]
+        assert len(others) > 5
+        assert not [file for file in others if "## Existing tests" in file.read_text()]
+
+    def test_has_paths_as_the_repository_has_them_and_names_other_projects(
+        self, clone: Clone, tmp_path: Path
+    ) -> None:
+        repo = clone("megatron-bridge", "0.2.0rc6")
+        exported(repo, "--only", "thd-split", "--format-patch", tmp_path)
+        text = (tmp_path / "cpfix-thd-split/PULL_REQUEST.md").read_text()
+        assert "- `src/megatron/bridge/training/gpt_step.py`: changes" in text
+        (core,) = series.load().of("megatron-core")
+        assert f"- megatron-core: {core.title}\n" in text
+        paths = re.findall(r"cpfix/thd-split~1 -- (.*)", text)[0].split()
+        assert all((repo / path).is_file() for path in paths)
 
 
 class TestLeavesAlone:

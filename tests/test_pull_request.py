@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from migrator import pull_request
 from migrator.model import Argument, Contribution, Hunk, Insert, Patch, UsageError
 from migrator.pull_request import WIDTH, Facts, document, evidence_of, message
 from migrator.verify.check import Check, to_json
@@ -53,7 +54,7 @@ class TestMessage:
         parts = message(PATCH, "Ada <ada@example.org>").split("\n\n")
         assert parts[0] == PATCH.title
         assert parts[1].startswith("The step slices every batch as one sequence.")
-        assert parts[2] == f"Seen as: {PATCH.symptom}"
+        assert parts[2] == f"Symptom: {PATCH.symptom}"
         assert parts[3] == f"References:\n- {PATCH.references[0]}"
         assert parts[4] == "Signed-off-by: Ada <ada@example.org>\n"
 
@@ -78,12 +79,16 @@ class TestDocument:
 
     def test_names_what_the_fix_touches_file_by_file(self) -> None:
         text = document(FACTS, RULES, None)
-        assert "- `nemo/a.py`: changes `step`, the module; adds `_split`, `_check`\n" in text
+        assert "- `src/nemo/a.py`: changes" in document(replace(FACTS, folder="src/"), RULES, None)
+        assert "- `nemo/a.py`: changes `step`, module level; adds `_split`, `_check`\n" in text
         assert "- `nemo/b.py`: changes `Data.prepare`\n" in text
 
-    def test_reproduces_with_the_base_of_the_changed_files(self) -> None:
+    def test_reproduces_with_the_changed_files_as_they_were(self) -> None:
+        """By the branch and not by the base, which the author is asked to replace by main."""
         text = document(FACTS, RULES, None)
-        assert "git checkout 0123456789ab -- nemo/a.py nemo/b.py\npytest tests/test_split.py" in text
+        assert "git checkout cpfix/split~1 -- nemo/a.py nemo/b.py\npytest tests/test_split.py" in text
+        both = document(replace(FACTS, own=(PATCH, OTHER), edits=(PATCH.edits,) * 2), RULES, None)
+        assert "git checkout cpfix/split~2 -- nemo/a.py nemo/b.py\n" in both
         assert "No unit test" in document(replace(FACTS, tests=()), RULES, None)
 
     def test_of_several_patches_has_a_part_for_each(self) -> None:
@@ -95,11 +100,19 @@ class TestDocument:
         assert "Pad samples:\n\n- `nemo/a.py`: changes `step`\n" in text
 
     def test_names_what_it_stands_on_and_needs_elsewhere(self) -> None:
-        stacked = replace(FACTS, own=(OTHER,), below=(PATCH,), edits=(OTHER.edits,))
+        core = replace(PATCH, project="megatron-core", id="skip", title="Skip packed batches")
+        stacked = replace(FACTS, own=(OTHER,), below=(PATCH,), edits=(OTHER.edits,), elsewhere=(core,))
         text = document(stacked, RULES, None)
-        assert "come first, and without them it would be wrong.\n- Split packed batches\n" in text
-        assert "another project as well: megatron-core/skip." in text
+        assert "come first, and without them it would be wrong.\n\n- Split packed batches\n" in text
+        assert "another project as well:\n\n- megatron-core: Skip packed batches\n" in text
         assert "Stacked" not in document(FACTS, RULES, None)
+
+    def test_names_existing_tests_that_state_what_it_changes(self) -> None:
+        text = document(replace(FACTS, outdated=("tests/test_a.py::TestA::test_b",)), RULES, None)
+        assert "## Existing tests\n\nThey state what this changes, and fail with it:\n\n" in text
+        assert "- `tests/test_a.py::TestA::test_b`\n" in text
+        assert "- [ ] The existing tests named above are brought up to date.\n" in text
+        assert "existing" not in document(FACTS, RULES, None).lower()
 
     def test_ticks_what_is_so_and_leaves_the_rest_to_the_author(self) -> None:
         def boxes(facts: Facts, rules: Contribution = RULES) -> list[bool]:
@@ -111,6 +124,13 @@ class TestDocument:
         assert boxes(replace(FACTS, longest_line=120)) == [True, False, True, False]
         assert boxes(replace(FACTS, tests=())) == [True, True, False, False]
         assert boxes(FACTS, Contribution()) == [True, False, True]
+
+
+def test_tests_are_found_in_classes_and_outside() -> None:
+    source = "class TestA:\n    def test_a(self): ...\n    def test_b(self): ...\n\n\ndef test_b(): ...\n"
+    found = pull_request.test_ids("t.py", source, ["test_b", "test_c"])
+    assert found == ["t.py::test_b", "t.py::TestA::test_b"]
+    assert pull_request.test_ids("t.py", "def test_b(:", ["test_b"]) == []
 
 
 class TestEvidence:

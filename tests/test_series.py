@@ -54,6 +54,12 @@ versions = ">=2.3"
 source = "one.py"
 path = "tests/test_one.py"
 """
+OUTDATED = """
+[[outdated]]
+versions = ">=2.3"
+path = "tests/test_two.py"
+names = ["test_b", "test_c"]
+"""
 SOURCE = "import torch\n\n# how many\n# at most\nLIMIT = 3\n\n\n@torch.jit\ndef helper(x):\n    return x\n"
 
 Folder = Callable[..., Path]
@@ -157,6 +163,8 @@ def test_patches_keep_the_order_of_the_series(folder: Folder) -> None:
             PATCH + '[[argument]]\nversions = ""\nfile = "a"\nfunction = "f"\ncall = "g"\nadd = "x"\n',
             "a keyword argument is added as `name=value`",
         ),
+        (PATCH + HUNK + OUTDATED + "name = 1\n", "unknown key `name`"),
+        (PATCH + HUNK + OUTDATED.replace(">=2.3", "all"), "Invalid specifier"),
         (PATCH + HUNK + TEST.replace("one.py", "gone.py"), "gone.py"),
         (PATCH + HUNK + TEST + 'varaint = "rc"\n', "unknown key `varaint`"),
         (PATCH + HUNK + TEST + 'variant = "rc"\n', "one.py tests 'rc', a variant of no edit"),
