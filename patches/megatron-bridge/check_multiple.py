@@ -117,7 +117,7 @@ def _refuse_unfit_files(cfg: ConfigContainer, datasets: Iterable[Any]) -> None:
 
     Reading batch by batch finds a bad pack too, but only on the ranks that share it.
     """
-    cp_size = cfg.model.context_parallel_size
+    cp_size = getattr(cfg.model, "context_parallel_size", 1)
     if cp_size == 1 or getattr(cfg.model, "cp_partition_mode", "zigzag") != "zigzag":
         return
     for dataset in datasets:

@@ -234,6 +234,17 @@ def test_files_for_contiguous_parts_need_no_multiple(version: str, tmp_path: Pat
         module._refuse_unfit_files(config(version, cp_partition_mode="zigzag"), (bad, None, None))
 
 
+@pytest.mark.parametrize("version", SHAPES)
+def test_models_and_data_sets_without_the_usual_attributes(version: str, tmp_path: Path) -> None:
+    """Upstream's own tests have them: a model without parallel sizes, a data set that was not loaded."""
+    module = load(version, LOADERS, patches_of(version))
+    bad = packed_dataset(version, patches_of(version), tmp_path / "p.npy", [pack([[7] * 9, [7] * 4])], 256)
+    module._refuse_unfit_files(SimpleNamespace(model=object()), (bad, None, None))
+    row = bad[0]
+    del bad.file_path
+    assert bad.collate_fn([row])["packed_data_file"] is None
+
+
 class Column:
     """A column of lists in a Parquet file, as far as pyarrow's is used."""
 
