@@ -63,6 +63,11 @@ def worst(values: Iterable[float]) -> float:
     return max((value if value == value else float("inf") for value in values), default=0.0)
 
 
+def worst_loss(got: Iterable[float], want: Iterable[float]) -> float:
+    """The largest relative deviation of some losses from the right ones, as `worst` counts."""
+    return worst(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(got, want, strict=True))
+
+
 def bounded(name: str, cp: int | None, measured: float, bound: float, detail: str = "") -> Check:
     """A check that passes where `measured <= bound`; NaN fails."""
     return Check(name, cp, "passed" if measured <= bound else "failed", measured, bound, detail)

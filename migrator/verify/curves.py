@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from migrator.verify.check import Check, bounded
+from migrator.verify.check import Check, bounded, worst_loss
 from migrator.verify.data import DataSet, bounds_of, write
 from migrator.verify.ranks import RankFailed, last_line, run_ranks
 from migrator.verify.reference import zigzag_index
@@ -66,8 +66,7 @@ def check_curves(stack: Stack, folder: Path, cps: Sequence[int], seed: int, show
     ]
     for cp, losses in curves.items():
         if cp > 1 and 1 in curves:
-            apart = max(abs(a - b) / abs(b) for a, b in zip(losses, curves[1], strict=True))
-            results.append(bounded(name, cp, apart if apart == apart else float("inf"), BOUND))
+            results.append(bounded(name, cp, worst_loss(losses, curves[1]), BOUND))
     show("curves", {str(cp): losses for cp, losses in curves.items()})
     return results
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from migrator.verify import data
 from migrator.verify.accelerator import Accelerator, enough_memory, parallel, pinned, unready
-from migrator.verify.check import Check, bounded, worst
+from migrator.verify.check import Check, bounded, worst_loss
 from migrator.verify.gpu_stacks import Loaded, Source
 from migrator.verify.ranks import RankFailed, last_line
 from migrator.verify.stack import Batch, Stack
@@ -97,11 +97,6 @@ def _on_rank(accelerator: Accelerator, source: Source, cp: int, seed: int, place
     alone = place / "store-alone"
     with enough_memory(), parallel(accelerator.backend, alone, 0, Layout(), device) as state:
         return Tried(loaded, split, _train(accelerator, stack, batches, Layout(), state, device))
-
-
-def worst_loss(got: Sequence[float], want: Sequence[float]) -> float:
-    """The largest relative deviation."""
-    return worst(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(got, want, strict=True))
 
 
 def _compare(cp: int, tried: Sequence[Tried]) -> list[Check]:

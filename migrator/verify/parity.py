@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from migrator.verify.check import Check, bounded, worst
+from migrator.verify.check import Check, bounded, worst, worst_loss
 from migrator.verify.data import DataSet, Faults, bounds_of, examine, write
 from migrator.verify.ranks import RankFailed, last_line, run_ranks
 from migrator.verify.samples import EOS, VOCAB, Item
@@ -86,11 +86,7 @@ def as_trained(items: Sequence[Item], cp: int, faults: Faults) -> tuple[Item, ..
 
 
 def _compare(name: str, cp: int, got: Sequence[Result], want: Result, means: Sequence[float]) -> list[Check]:
-    loss = worst(
-        abs(mean - expected) / abs(expected)
-        for result in got
-        for mean, expected in zip(result.losses, means, strict=True)
-    )
+    loss = worst(worst_loss(result.losses, means) for result in got)
     gradients, where = max(relative_error(result.gradients, want.gradients) for result in got)
     return [
         bounded(f"{name}: loss", cp, loss, BOUND),

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from migrator.verify.gpu_parity import BOUNDS, GRADIENTS, LOSS, worst_loss
+from migrator.verify.check import worst_loss
+from migrator.verify.gpu_parity import BOUNDS, GRADIENTS, LOSS
 from tests.verify.conftest import GpuFound
 
 pytestmark = [pytest.mark.torch, pytest.mark.upstream, pytest.mark.xdist_group("gpu-mutants")]
